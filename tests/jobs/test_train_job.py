@@ -84,13 +84,14 @@ def literal(
     noise: Callable[[torch.Tensor, Streams], torch.Tensor] | None = None,
     decays: bool = False,
     alpha: float | None = None,
+    first: int = 1,
 ) -> tuple[list[float], float, float]:
     """Loss curve, final loss and accuracy of one run: one module, one client after the other."""
     digits = Digits(size=8)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed("digits8", seed, "initialisation"))
         module = SimpleConvNet(width=4).build((1, 8, 8), 10)
-    samples = digits.load("test", range(1, 1 + CLIENTS * EACH))
+    samples = digits.load("test", range(first, first + CLIENTS * EACH))
     inputs = digits.normalise(samples.values)
     noisy = inputs.clone()
     for client in range(CLIENTS if noise else 0):
@@ -184,6 +185,17 @@ def test_the_learning_rate_decays_along_half_a_cosine(train_job: TrainJobs) -> N
     losses, final, _ = literal(0, send_all, rate=1e-2, optimiser=torch.optim.Adam, decays=True)
     assert curve(replicate) == pytest.approx(losses, abs=1e-4)
     assert replicate.metrics["final_loss"] == pytest.approx(final, abs=1e-4)
+
+
+def test_seeds_may_train_on_images_of_their_own(train_job: TrainJobs) -> None:
+    job = train_job(seeds=(0, 1), rate=1e-2, victims="distinct")
+    for replicate in run(job).replicates:
+        first = 1 + replicate.seed * CLIENTS * EACH
+        losses, final, _ = literal(replicate.seed, send_all, rate=1e-2, optimiser=torch.optim.Adam, first=first)
+        assert curve(replicate) == pytest.approx(losses, abs=1e-4)
+        assert replicate.metrics["final_loss"] == pytest.approx(final, abs=1e-4)
+    with pytest.raises(ValidationError, match="victims: of the train split each seed draws its own already"):
+        TrainJob(clients=1, batch_size=2, images_per_client=4, steps=1, rate=0.1, split="train", victims="distinct")
 
 
 def test_a_defense_may_change_the_data(train_job: TrainJobs) -> None:

@@ -16,7 +16,14 @@ from leakbench import cli
 from leakbench.errors import RecordError
 from leakbench.planning.project import Project
 from leakbench.publishing.archives import SUMS, archive_folder, read_sums, write_archives
-from leakbench.publishing.exhibits import PICTURE, packed, records_digest, write_exhibits, write_published_scorecard
+from leakbench.publishing.exhibits import (
+    PICTURE,
+    SCORECARD,
+    packed,
+    records_digest,
+    write_exhibits,
+    write_published_scorecard,
+)
 from leakbench.report.artifacts import artifacts_at
 from leakbench.report.published import exhibits_path
 from leakbench.report.style import without_caption
@@ -77,6 +84,14 @@ def test_the_scorecard_without_links_to_the_run(project: Project) -> None:
     assert "records.parquet" in text
 
 
+def test_the_scorecard_shows_all_that_is_published(project: Project) -> None:
+    folder = archive_folder(project, "smoke")
+    with (folder / SUMS).open("a") as sums:
+        sums.write(f"{'0' * 64}  channel/release.tar.xz\n")
+    with pytest.raises(RecordError, match=r"scorecard\.html: .* add to `papers`: channel"):
+        write_published_scorecard(project, "smoke")
+
+
 def test_the_command(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--root", str(project.root), "--set", f"papers=[{PAPER}]", "publish", "--figures"]
     assert cli.main(words) == 0
@@ -110,4 +125,5 @@ def test_every_scale_with_records_has_its_pages() -> None:
     scales = {path.parent.name for path in ROOT.glob(f"published/*/{SUMS}")}
     of = {(scale, path.split("/")[0]) for scale in scales for path in read_sums(ROOT / "published" / scale)}
     assert set(PUBLISHED) == of
-    assert all((ROOT / "published" / scale / "scorecard.html").is_file() for scale in scales)
+    for scale, paper in PUBLISHED:
+        assert f'id="{paper}"' in (ROOT / "published" / scale / SCORECARD).read_text()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial, reduce
 from itertools import chain
@@ -330,7 +330,7 @@ class AttackJob(JobKind):
             for attack, _ in faced:
                 self._check_samples(job.attack.label, attack, dataset)
             initial = build_network(model, dataset.shape, dataset.classes, 0, device)
-            faced = list(self._with_one_model(job, faced))
+            faced = [(attack, alike) for attack, places in faced for alike in job.of_one_model(places)]
             untrained = []
             for attack, places in faced:
                 defended = [attacked[place][1] for place in places]
@@ -349,15 +349,6 @@ class AttackJob(JobKind):
             outcome = Outcome(status="infeasible", reason=str(error))
             return Findings(job.without_numbers(outcome, settings=[setting for setting, _ in attacked.values()]))
         return Findings(replicates, tensors)
-
-    @staticmethod
-    def _with_one_model(job: Job, faced: Iterable[tuple[Attack, list[int]]]) -> Iterator[tuple[Attack, list[int]]]:
-        """Attacks with the places of settings under which clients hold one model: each alone, if each makes one."""
-        for attack, places in faced:
-            if job.defense.component.overrides("extend"):
-                yield from ((attack, [place]) for place in places)
-            else:
-                yield attack, places
 
     @staticmethod
     def _untrained(job: Job, initial: Network, defense: Defense) -> Network:

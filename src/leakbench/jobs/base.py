@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from leakbench.plugins import Source
 
 C = TypeVar("C", bound=Component)
+S = TypeVar("S")
 Setting = Mapping[str, float | int | str | bool]
 
 
@@ -191,6 +192,10 @@ class Job:
             places = [place for place, defense in rest.items() if defense.adaptive == declared]
             yield attack.against(declared), places
             rest = {place: defense for place, defense in rest.items() if place not in places}
+
+    def of_one_model(self, settings: list[S]) -> list[list[S]]:
+        """Settings of the defense, in groups under which clients hold one model: each alone if it makes one."""
+        return [[each] for each in settings] if self.defense.component.overrides("extend") else [settings]
 
     def without_numbers(
         self, outcome: Outcome, *, seeds: Iterable[int] | None = None, settings: Iterable[Setting] | None = None

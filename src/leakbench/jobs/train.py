@@ -26,7 +26,7 @@ from leakbench.jobs.base import EVERYTHING, JOB_KINDS, Findings, Job, JobKind, S
 from leakbench.jobs.strengths import LOST
 from leakbench.jobs.subjects import check_defense, check_vocabulary
 from leakbench.jobs.sums import only_sums
-from leakbench.jobs.victims import Victims, gather_victims
+from leakbench.jobs.victims import OfSeeds, Victims, gather_victims
 from leakbench.lazy import torch
 from leakbench.models.base import BatchNorm, Network
 from leakbench.models.layered import LayeredNetwork
@@ -78,6 +78,7 @@ class TrainJob(JobKind):
         "constants",
         "undefended",
         "decay",
+        "victims",
     )
 
     clients: int = Field(ge=1, description="clients per round")
@@ -89,6 +90,11 @@ class TrainJob(JobKind):
         "split as many drawn at random, anew for each seed",
     )
     first_index: int = Field(1, ge=0, description="where the clients' images start in the test split")
+    victims: OfSeeds = Field(
+        "same",
+        description="same: all seeds train on the same images of the test split; distinct: each on the next ones, "
+        "which are those that a job 'attack' with as many images attacks",
+    )
     steps: int = Field(ge=1, description="server updates")
     optimiser: Literal["adam", "sgd"] = Field("adam", description="the server's optimiser")
     rate: float = Field(gt=0, description="learning rate")
@@ -128,6 +134,12 @@ class TrainJob(JobKind):
     def _lost_accuracy_is_measured(self) -> TrainJob:
         if self.undefended and self.evaluation is None:
             raise ValueError("undefended: without evaluation images no accuracy is known; set evaluation")
+        return self
+
+    @model_validator(mode="after")
+    def _seeds_count_off_the_test_split(self) -> TrainJob:
+        if self.split == "train" and self.victims == "distinct":
+            raise ValueError("victims: of the train split each seed draws its own already; leave it at 'same'")
         return self
 
     @model_validator(mode="after")
@@ -200,7 +212,7 @@ class TrainJob(JobKind):
         settings, replicates = self._tuned(job)
         if not settings:
             return Findings(replicates)
-        for together in _with_one_model(settings):
+        for together in job.of_one_model(settings):
             replicates += self._trained(job, together, device)
         return Findings(replicates)
 
@@ -246,6 +258,7 @@ class TrainJob(JobKind):
                 first_index=self.first_index,
                 device=device,
                 split=self.split,
+                of_seeds=self.victims,
             ).in_mode(self.batch_norm)
             for seed in job.seeds
         ]
@@ -353,11 +366,6 @@ class TrainJob(JobKind):
         elif metrics.get(LOST, 0.0) is None:
             reasons[LOST] = "training without a defense has no accuracy for this seed"
         return Replicate(seed=seed, setting=dict(setting), outcome=outcome, metrics=metrics, reasons=reasons)
-
-
-def _with_one_model(settings: list[tuple[Setting, Defense]]) -> list[list[tuple[Setting, Defense]]]:
-    """Settings of a defense under which clients hold one model: each alone, if each makes one."""
-    return [[each] for each in settings] if settings[0][1].overrides("extend") else [settings]
 
 
 class _Rounds:

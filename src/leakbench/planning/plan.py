@@ -70,6 +70,11 @@ class Plan:
             folders, lambda name: PaperPlan(scale.name, name, scale.layers(folders[name]), compared, ensemble)
         )
 
+    @property
+    def caption(self) -> str:
+        """The sentence on the scale in captions."""
+        return f"Scale '{self.scale}': {self.description}."
+
     @cached_property
     def papers(self) -> Mapping[str, PaperSpec]:
         """Every configured paper by name, with the scale laid over it."""

@@ -20,7 +20,7 @@ from leakbench.publishing.archives import archive_folder, read_sums
 from leakbench.records import atomic_write
 from leakbench.report.artifacts import Artifact, artifacts_at
 from leakbench.report.published import exhibits_path, page_of, short_citation
-from leakbench.report.scorecard import scorecard_path
+from leakbench.report.scorecard import scorecard
 from leakbench.report.style import without_caption
 from leakbench.report.tidy import existing
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from leakbench.planning.project import Project
 
 PICTURE = ".webp"
+SCORECARD = "scorecard.html"
 _LINK_OUT = re.compile(r'<a href="(?!#)[^"]*">(.*?)</a>', re.DOTALL)
 
 
@@ -59,15 +60,18 @@ def write_exhibits(project: Project, scale: str, papers: Iterable[str]) -> list[
 
 
 def write_published_scorecard(project: Project, scale: str) -> Path:
-    """Copy a scale's scorecard to the published results, without its links to files of the run, and return its path.
+    """Write a scale's scorecard to the published results, without links to files of the run, and return its path.
 
     Raises:
-        RecordError: no run of this scale has written it.
+        RecordError: a paper has published records and is not configured, or something that the page shows is missing.
     """
-    text = existing(project.root, scorecard_path(scale), f"scorecard {scorecard_path(scale)}").read_text("utf-8")
-    path = archive_folder(project, scale) / "scorecard.html"
-    atomic_write(path, _LINK_OUT.sub(r"\1", text).encode())
-    return path
+    folder, plan = archive_folder(project, scale), project.plan(scale)
+    if absent := {path.split("/")[0] for path in read_sums(folder)} - {*plan.papers}:
+        raise RecordError(
+            f"{folder / SCORECARD}: shows all that is published; add to `papers`: {', '.join(sorted(absent))}"
+        )
+    atomic_write(folder / SCORECARD, _LINK_OUT.sub(r"\1", scorecard(project, scale)).encode())
+    return folder / SCORECARD
 
 
 def records_digest(sums: Mapping[str, str], paper: str) -> str:
@@ -111,7 +115,7 @@ def _page(project: Project, scale: str, paper: str, files: Mapping[Artifact, Pat
         f"```console\nleakbench adopt {scale} --paper {paper}\n"
         f'snakemake --cores all --config scale={scale} "papers=[{paper}]"\n```',
     ]
-    scaled = f" Scale '{scale}': {plan.description}."  # at the top of the page
+    scaled = f" {plan.caption}"  # at the top of the page
     for entry, file in files.items():
         parts.append(f"## {entry.kind.capitalize()} {entry.number}: {entry.title}")
         if _is_figure(entry):

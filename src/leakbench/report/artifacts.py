@@ -158,11 +158,11 @@ class Artifact:
         )
         if not self.experiments:
             return f"{opening} From formulas alone, so the same at every scale."
-        jobs = [job for experiment in self.experiments for job in plan.experiment_jobs(self.paper, experiment)]
-        data = ", ".join(dict.fromkeys(job.dataset.label for job in jobs))
-        models = ", ".join(dict.fromkeys(job.model.label for job in jobs))
-        seeds = max(job.kind.seeds for job in jobs)
-        return f"{opening} Data: {data}; model: {models}; seeds: {seeds}. Scale '{scale}': {plan.description}."
+        jobs = [plan.experiment_jobs(self.paper, experiment) for experiment in self.experiments]
+        data = _listed([[job.dataset.label for job in of_one] for of_one in jobs])
+        models = _listed([[job.model.label for job in of_one] for of_one in jobs])
+        seeds = max(job.kind.seeds for of_one in jobs for job in of_one)
+        return f"{opening} Data: {data}; model: {models}; seeds: {seeds}. {plan.caption}"
 
     def render(self, project: Project, path: str, bare: Shape | None = None) -> list[str]:
         """Write all formats of this artifact, at the scale that ``path`` names; returns the paths.
@@ -380,6 +380,21 @@ def artifacts() -> tuple[Artifact, ...]:
     for paper in paper_folders().values():
         import_modules(paper.package)
     return tuple(sorted(_artifacts.values(), key=lambda entry: entry.order))
+
+
+def _listed(by_experiment: Sequence[Sequence[str]]) -> str:
+    """Labels of data sets or models in the order of the grid, with those apart that some experiments lack.
+
+    >>> _listed([["a", "b"], ["a", "a"], []])
+    'a, in part b'
+    >>> _listed([["a"], ["b"]])
+    'a, b'
+    """
+    present = [labels for labels in by_experiment if labels]
+    every = list(dict.fromkeys(label for labels in present for label in labels))
+    shared = [label for label in every if all(label in labels for labels in present)]
+    rest = ", ".join(label for label in every if label not in shared)
+    return ", ".join([*shared, f"in part {rest}"] if shared and rest else every)
 
 
 def artifacts_at(plan: Plan) -> list[Artifact]:

@@ -144,7 +144,7 @@ def judge(project: Project, path: str) -> None:
         existing(project.root, table, f"merge {table}")
     frame = pd.DataFrame(verdict_rows(judged(project, scale, paper)), columns=COLUMNS)
     spec = plan.papers[paper]
-    caption = f"Claims of {spec.title} ({spec.citation}). Scale '{scale}': {plan.description}."
+    caption = f"Claims of {spec.title} ({spec.citation}). {plan.caption}"
     if scale == "smoke":
         caption += f" {SMOKE_WARNING}"
     for extension, content in _formats(frame, caption).items():

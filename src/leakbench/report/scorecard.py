@@ -178,24 +178,34 @@ def scorecard_path(scale: str) -> str:
 
 
 def write_scorecard(project: Project, path: str) -> None:
-    """Write the page to ``results/<scale>/scorecard.html``; it needs no other file and no network.
+    """Write the page to ``results/<scale>/scorecard.html``.
 
     Raises:
         ConfigError: the path is not a scorecard's.
+        RecordError: as :func:`scorecard`.
+    """
+    scale = PurePosixPath(path).parent.name
+    if path != scorecard_path(scale):
+        raise ConfigError(f"{path}: expected {scorecard_path('<scale>')}")
+    project.plan(scale, where=path)
+    atomic_write(project.root / path, scorecard(project, scale).encode())
+
+
+def scorecard(project: Project, scale: str) -> str:
+    """The page of a scale, as HTML that needs no other file and no network; links start from ``results/<scale>/``.
+
+    Raises:
         RecordError: a picture, table or verdict is missing; the message says which command makes it.
     """
     from jinja2 import Environment, PackageLoader
 
-    scale = PurePosixPath(path).parent.name
-    if path != scorecard_path(scale):
-        raise ConfigError(f"{path}: expected {scorecard_path('<scale>')}")
-    plan = project.plan(scale, where=path)
+    plan = project.plan(scale)
     claims = {paper: sorted(_claims(project, scale, paper), key=lambda row: row.place) for paper in plan.papers}
     shown = {paper: list(_shown(project, scale, paper)) for paper in plan.papers}
     provenance = _read_provenance(project.root, plan)
     loader = PackageLoader("leakbench.report")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    text = environment.get_template("scorecard.html.j2").render(
+    return environment.get_template("scorecard.html.j2").render(
         scale=scale,
         description=plan.description,
         papers=plan.papers,
@@ -217,7 +227,6 @@ def write_scorecard(project: Project, path: str) -> None:
         records={paper: list(_records(plan, paper, provenance)) for paper in plan.papers},
         **_provenance(pd.concat(provenance.values())),
     )
-    atomic_write(project.root / path, text.encode())
 
 
 def _counts(rows: list[Decided]) -> dict[str, str]:

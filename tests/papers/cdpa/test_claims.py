@@ -175,6 +175,20 @@ def skewed(voted: float, corrected: float, diverged: bool = False) -> Tables:
     return {"skewed": table(*parts).assign(axis=None)}
 
 
+def last_layer(accuracy: float, skewed: float = 0.0) -> Tables:
+    """CDPA with its last layer alone protected; of all its linear layers it is worse."""
+    of_layers = {"last": (accuracy, skewed), "linear": (0.1, 0.1)}
+    plain = rows("none", "accuracy", cube([0.8, 0.8]), points=ALPHAS, sweep="alpha", cell=SIMPLE)
+    readings, by_alpha = [], [plain]
+    for layers, (iid, apart) in of_layers.items():
+        where = {"layers": layers}
+        readings.append(rows("cdpa-layers", "accuracy", cube([iid]), where=where, cell=SIMPLE))
+        by_alpha.append(
+            rows("cdpa-layers", "accuracy", cube([apart] * 2), points=ALPHAS, sweep="alpha", where=where, cell=SIMPLE)
+        )
+    return {**accurate({}), "readings": table(*readings), "skewed": table(*by_alpha).assign(axis=None)}
+
+
 def frugal(d: str, _: str) -> float:
     return {"none": 1.0, "cdpa": 1.2}.get(d, 5.0)
 
@@ -316,6 +330,9 @@ CASES: dict[str, Case] = {
     "X2": (lambda: imputed(11), lambda: imputed(4.4)),
     "X3": (lambda: skewed(0.6, 0.79), lambda: skewed(0.81, 0.79)),
     "X4": (lambda: skewed(0.6, 0.79), lambda: skewed(0.6, 0.65)),
+    "X13a": (lambda: last_layer(0.795), lambda: last_layer(0.7)),
+    "X13b": (lambda: last_layer(0.79), lambda: last_layer(0.78)),
+    "X13c": (lambda: last_layer(0.79, 0.6), lambda: last_layer(0.79, 0.85)),
     "X6": (lambda: reconstructed(0.2, 0.5), lambda: reconstructed(0.6, 0.5)),
 }
 

@@ -1,4 +1,4 @@
-"""Figures 9, 10, 12, 13, 18 to 23 and 25 to 29: accuracy and leakage of released models.
+"""Figures 9, 10, 12, 13, 18 to 23, 25 to 29 and S7: accuracy and leakage of released models.
 
 All have one form: a panel per data set, a line per model, a metric against the capacity of the noise or the number of
 steps, and beside each line what the same model reaches without a defense.
@@ -31,15 +31,31 @@ XLABELS = {"kappa": r"capacity $\kappa$ (nats per image)", "steps": "training st
 
 
 class Measure(NamedTuple):
-    """A metric as the figures show it; ``mia`` stands for that of the strongest membership attack."""
+    """A metric as the figures show it; ``mia`` stands for that of the strongest membership attack.
+
+    Attributes:
+        beside: another metric, drawn beside it, and its words in the legend; of none empty.
+    """
 
     metric: str
     ylabel: str
     words: str
+    beside: tuple[str, str] = ("", "")
 
 
 ACCURACY = Measure("accuracy", "test accuracy", "Accuracy on clean test images")
-MIA = Measure("mia", "membership AUC", "Area under the ROC curve of membership inference on clean candidates")
+MIA = Measure(
+    "mia",
+    "membership AUC",
+    "Area under the ROC curve of membership inference on clean candidates",
+    (PAPERS_ATTACK, "the paper's attack"),
+)
+NOISY = Measure(
+    "auc/threshold" + PROTECTED,
+    "membership AUC (threshold)",
+    "Area under the ROC curve of membership inference by the loss",
+    ("auc/threshold", "clean candidates"),
+)
 MSE = Measure("inversion_mse", "inversion MSE (network inputs)", "Squared error of model inversion, in network inputs")
 PSNR = Measure("inversion_psnr", "inversion PSNR (dB)", "Peak signal-to-noise ratio of model inversion, in dB")
 SSIM = Measure("inversion_ssim", "inversion SSIM", "Structural similarity of model inversion (11x11 Gaussian window)")
@@ -97,13 +113,15 @@ def against(tables: Tables, *, experiment: str, measure: Measure, parameter: str
     """
     undefended, frame = tables[UNDEFENDED], having(tables[experiment], parameter)
     strongest = strongest_membership(undefended) if measure is MIA else {}
-    metrics = membership_metrics(frame) if measure is MIA else [measure.metric]
+    beside, words = measure.beside
+    metrics = membership_metrics(frame) if measure is MIA else [measure.metric, *filter(None, [beside])]
     datasets, models = list(frame["dataset"].unique()), models_of(tables)
     shown, axes = row_of_panels(len(datasets))
     numbers: list[dict[str, Any]] = []
     for ax, dataset in zip(axes, datasets, strict=True):
         for model, tint in models.items():
             drawn = strongest.get((dataset, model)) if measure is MIA else measure.metric
+            levels: dict[str | None, list[float]] = {}
             for metric in metrics:
                 cell = _cell(frame, dataset, model, metric)
                 if cell.empty:
@@ -111,15 +129,18 @@ def against(tables: Tables, *, experiment: str, measure: Measure, parameter: str
                 without = _cell(undefended, dataset, model, metric)
                 points = judged(cell, [SETTING + parameter]).sort_values(SETTING + parameter)
                 reference = judged(without, ["model"])
-                shows = metric in (drawn, PAPERS_ATTACK)
+                shows = metric in (drawn, beside)
                 if shows:
-                    _draw(ax, points, reference, SETTING + parameter, model, tint, beside=metric != drawn)
+                    _draw(ax, points, SETTING + parameter, model, tint, words if metric != drawn else "")
+                    levels[metric] = reference["mean"].dropna().tolist()
                 where = {"dataset": dataset, "model": model, "metric": metric, "drawn": shows}
                 numbers += [where | {"series": "no defense", **_statistics(row)} for row in _rows(reference)]
                 numbers += [
                     where | {"series": experiment, parameter: row[SETTING + parameter], **_statistics(row)}
                     for row in _rows(points)
                 ]
+            for value in levels.get(drawn) or levels.get(beside, []):
+                ax.axhline(value, color=tint, linestyle=":", linewidth=1)
         keep_in_view(ax, [{"y": row["mean"]} for row in numbers if row["drawn"] and row["dataset"] == dataset])
         ax.set(title=dataset, xlabel=XLABELS[parameter])
     axes[0].set_ylabel(measure.ylabel + _attacks(strongest))
@@ -145,20 +166,15 @@ def _statistics(row: dict[str, Any]) -> dict[str, Any]:
     return {key: row[key] for key in STATISTICS}
 
 
-def _draw(
-    ax: Axes, points: pd.DataFrame, reference: pd.DataFrame, column: str, model: str, tint: str, *, beside: bool
-) -> None:
-    """A line with its band, and the undefended model; ``beside``: of the paper's attack, beside a stronger one."""
+def _draw(ax: Axes, points: pd.DataFrame, column: str, model: str, tint: str, beside: str) -> None:
+    """A line with its band; ``beside``: words of what stands beside the line proper."""
     x, void = points[column], bool(points["void"].any())
-    name = named(f"{model}, the paper's attack" if beside else model, void, VOID_MODEL)
+    name = named(f"{model}, {beside}" if beside else model, void, VOID_MODEL)
     style = "-." if beside else "--" if void else "-"
     filled = "none" if void else tint
     ax.plot(x, points["mean"], color=tint, marker="x" if beside else "o", mfc=filled, linestyle=style, label=name)
-    if beside:
-        return
-    ax.fill_between(x, points["low"], points["high"], color=tint, alpha=0.15, linewidth=0)
-    for value in reference["mean"]:
-        ax.axhline(value, color=tint, linestyle=":", linewidth=1)
+    if not beside:
+        ax.fill_between(x, points["low"], points["high"], color=tint, alpha=0.15, linewidth=0)
 
 
 CHANNELS = {
@@ -201,3 +217,13 @@ def _register(number: int, experiment: str, measure: Measure, parameter: str) ->
 
 for entry in SHOWN:
     _register(*entry)
+
+figure(
+    "S7",
+    title="Membership inference on noisy candidates",
+    caption=f"{NOISY.words}, against the capacity of one noisy image. Natural channel; noise is drawn once per image. "
+    "Solid: candidates are as the defense makes them, for members the very images that were trained on, of which a "
+    "model also remembers the noise. Dash-dotted: clean candidates, as an attacker has them, who never sees the noise; "
+    f"dotted the same without a defense. {INTERVALS}",
+    experiments=(UNDEFENDED, "natural"),
+)(partial(against, experiment="natural", measure=NOISY, parameter="kappa"))
