@@ -59,14 +59,20 @@ def tidy_tables(
     }
 
 
-def new_project(root: Path, scale: str = "smoke") -> Project:
-    """A checkout of one paper, with the record of every job of a scale, and the tensors of those that keep some."""
+def new_project(root: Path, scale: str = "smoke", adapted: Mapping[str, Adapt] | None = None) -> Project:
+    """A checkout of one paper, with the record of every job of a scale, and the tensors of those that keep some.
+
+    Args:
+        root: an empty folder.
+        scale: of the jobs.
+        adapted: by kind of job, numbers that a test asks for.
+    """
     shutil.copytree(ROOT / "config", root / "config")
     settings = root / "config" / "config.yaml"
     settings.write_text(yaml.safe_dump(yaml.safe_load(settings.read_text()) | {"papers": ["optimal_defense"]}))
     project = Project(root)
     for path, job in project.plan(scale).jobs.items():
-        record, tensors = record_of(job), findings(job).tensors
+        record, tensors = record_of(job, adapted), findings(job).tensors
         if tensors:
             record.tensors = write_tensors((root / path).with_suffix(".safetensors"), tensors)
         write_record(root / path, record)

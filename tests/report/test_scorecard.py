@@ -269,9 +269,13 @@ def test_it_says_where_numbers_come_from(page: Page, rendered: Project) -> None:
 
 
 def test_it_counts_verdicts(rendered: Project, source: str) -> None:
-    verdicts = pd.read_csv(rendered.root / claims_path("smoke", "optimal_defense"))["verdict"]
-    row = "".join(f"<td>{(verdicts == verdict).sum()}</td>" for verdict in MARKS)
-    assert f"optimal_defense</a></th>{row}<td>{len(verdicts)}</td></tr>" in source
+    frame = pd.read_csv(rendered.root / claims_path("smoke", "optimal_defense"))
+    cells = []
+    for verdict in MARKS:
+        of_it = frame[frame["verdict"] == verdict]
+        stars = int(of_it["survives"].sum())
+        cells.append(f"<td>{len(of_it)}{f' ({stars} {SURVIVES})' if stars else ''}</td>")
+    assert f"optimal_defense</a></th>{''.join(cells)}<td>{len(frame)}</td></tr>" in source
 
 
 def test_it_counts_those_that_outlive_the_correction() -> None:
