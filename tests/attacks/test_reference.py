@@ -7,7 +7,7 @@ import torch
 
 from leakbench.attacks.base import Attack, Knowledge, Observations
 from leakbench.attacks.presets import IGOptimalDefense
-from leakbench.attacks.reference import Grey, MeanImage, Noise
+from leakbench.attacks.reference import ClassMean, Grey, MeanImage, Noise
 from leakbench.data.base import ImageDataset
 from leakbench.data.embedded import Digits, Photos
 from leakbench.models.base import Network
@@ -23,9 +23,10 @@ def observations(network: Network, gradients: torch.Tensor) -> Observations:
     return Observations(network, network.parameters, gradients, (5, 3, 4, 4))
 
 
-@pytest.mark.parametrize("attack", [MeanImage(), Grey(), Noise()], ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", [MeanImage(), ClassMean(), Grey(), Noise()], ids=lambda attack: attack.name)
 def test_gradients_are_ignored(attack: Attack, tiny_network: Network) -> None:
-    knowledge = Knowledge(pixel_range=RANGE, auxiliary_images=AUXILIARY)
+    labels = {"auxiliary_labels": torch.tensor([0, 1]), "labels": torch.ones(2, 5, dtype=torch.long)}
+    knowledge = Knowledge(pixel_range=RANGE, auxiliary_images=AUXILIARY, **labels)
     zeros, nans = torch.zeros(2, 160), torch.full((2, 160), torch.nan)
     first = attack.reconstruct(observations(tiny_network, zeros), knowledge, STREAMS.child("one"))
     second = attack.reconstruct(observations(tiny_network, nans), knowledge, STREAMS.child("one"))
@@ -40,6 +41,17 @@ def test_mean_image_is_the_mean_for_every_image(tiny_network: Network) -> None:
     assert all(torch.equal(image, MEAN) for image in found.images.flatten(0, 1))
     found.images.zero_()  # its own memory
     assert MEAN.max() == 47
+
+
+def test_class_mean_is_the_mean_of_images_with_the_label(tiny_network: Network) -> None:
+    """And the mean of all, where no auxiliary image has it."""
+    images, labels = torch.cat([AUXILIARY, MEAN[None] + 6]), torch.tensor([0, 3, 3])
+    wanted = torch.tensor([[0, 3, 7, 3, 0], [7, 7, 0, 0, 3]])
+    known = Knowledge(auxiliary_images=images, auxiliary_labels=labels, labels=wanted)
+    found = ClassMean().reconstruct(observations(tiny_network, torch.zeros(2, 160)), known, STREAMS).images
+    for row, label in ((row, label) for row in range(2) for label in range(5)):
+        same = images[labels == wanted[row, label]]
+        torch.testing.assert_close(found[row, label], (same if len(same) else images).mean(dim=0))
 
 
 @pytest.mark.parametrize("data", [Digits(size=8), Photos(size=8)], ids=lambda data: data.name)
@@ -60,7 +72,7 @@ def test_noise_is_the_clamped_start_of_each_stream(tiny_network: Network) -> Non
     assert 0.3 < inside.float().mean() < 0.9 and not torch.equal(found[0], found[1])
 
 
-@pytest.mark.parametrize("attack", [MeanImage(), Grey(), Noise()], ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", [MeanImage(), ClassMean(), Grey(), Noise()], ids=lambda attack: attack.name)
 def test_everything_stays_on_the_device_of_the_gradients(attack: Attack, tiny_network: Network) -> None:
     knowledge = Knowledge(pixel_range=RANGE.to("meta"), auxiliary_images=AUXILIARY.to("meta"))
     found = attack.reconstruct(observations(tiny_network, torch.zeros(2, 160, device="meta")), knowledge, STREAMS)

@@ -126,7 +126,7 @@ def test_the_least_leakage_comes_first_and_what_loses_too_much_last() -> None:
     assert first.entry.shown and first.entry.shown.leakage and first.entry.shown.leakage.attack == "ig"
     assert second.entry.shown and second.entry.shown.leakage and second.entry.shown.leakage.attack == "dlg"
     difference = second.entry.shown.leakage.mean.value - first.entry.shown.leakage.mean.value
-    assert difference == pytest.approx(5.0) and (first.tier, second.tier) == (2, 3)
+    assert difference == pytest.approx(5.0) and (first.tier, second.tier) == (1, 2)
     assert last.entry.excluded == "loses 10.0 points"
 
 
@@ -145,8 +145,20 @@ def test_no_defense_leaks_less_than_the_best_guess() -> None:
     found = board(defended())
     hidden = entry(defended(), "costly").shown
     assert hidden and hidden.leakage and hidden.leakage.attack == "mean_image"
-    assert np.array_equal(hidden.leakage.values, found.guess.values) and hidden.leakage.identified == 0
+    assert np.array_equal(hidden.leakage.values, found.guess.values) and found.guess.identified == 0
     assert found.undefended.mean.value > 40 and found.undefended.identified == 1
+
+
+def test_who_errs_more_than_the_guess_may_still_identify() -> None:
+    """A noisy image is far from its victim, and farther from all others."""
+    hidden = entry(defended(), "costly").shown
+    assert hidden and hidden.leakage and hidden.leakage.attack == "mean_image" and hidden.leakage.identified == 1
+
+
+def test_a_victim_that_is_seen_whole_counts_as_50_db() -> None:
+    """Beyond that a few exact images would be the mean."""
+    shown = entry([*attacked("exact", "ig", 140.0), *trained("exact", 0.0)], "exact").shown
+    assert shown and shown.leakage and (shown.leakage.values == 50).all()
 
 
 def test_a_defense_that_no_attack_applies_to_is_not_said_to_protect() -> None:
@@ -167,6 +179,8 @@ def test_whose_attack_fails_guesses() -> None:
     for each in rows:
         if each["defense"] == "odd" and each["attack"] == "dlg" and each["index"] % 2:
             each["value"] = math.nan
+        if (each["defense"], each["attack"], each["metric"]) == ("odd", "ig", "identified"):
+            each["value"] = 0.0
     shown = entry(rows, "odd").shown
     assert shown and shown.leakage and shown.leakage.attack == "dlg"
     assert shown.leakage.values[:, 1] == pytest.approx(board(rows).guess.values[:, 1])

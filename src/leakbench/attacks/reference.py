@@ -34,6 +34,23 @@ class MeanImage(_Reference):
         return knowledge.auxiliary_images.mean(dim=0).expand(len(observations), *observations.batch_shape).clone()
 
 
+@ATTACKS.register("class_mean", version=1)
+class ClassMean(_Reference):
+    """The mean of auxiliary images with the label of each image; of all of them, where none has it."""
+
+    @property
+    def needs(self) -> frozenset[Grant]:
+        return frozenset({"auxiliary_images", "labels"})
+
+    def guess(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> torch.Tensor:
+        images, labels = knowledge.auxiliary_images, knowledge.auxiliary_labels
+        assert images is not None and labels is not None and knowledge.labels is not None
+        same = (knowledge.labels[..., None] == labels).to(images)  # [n, B, N]
+        weights = torch.where(same.any(dim=-1, keepdim=True), same, 1.0)
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+        return (weights @ images.flatten(1)).view(len(observations), *observations.batch_shape)
+
+
 @ATTACKS.register("grey", version=1)
 class Grey(_Reference):
     """Mid-grey, 0.5 in [0, 1], for every pixel. Normalisation is affine, so it is the mean of the pixels' bounds."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leakbench.errors import RecordError
 from leakbench.jobs.strengths import LOST
 from leakbench.lazy import np, pd
-from leakbench.leaderboard.tiers import mean_of, smallest_gap, tiers
+from leakbench.leaderboard.tiers import firsts_of, mean_of, placed, smallest_gap, tiers
 from leakbench.leaderboard.tracks import ALLOWED, TRACKS, Measure, Track
 from leakbench.report.artifacts import Tables
 from leakbench.report.inference import Estimate
@@ -67,7 +67,8 @@ class Leakage(NamedTuple):
     Attributes:
         attack: its label, with the state of training where a track has several.
         values: in the track's unit, ``[S, K]``: of victims that each seed has of its own.
-        identified: part of the victims that are picked out of a line-up; NaN where there is none.
+        identified: part of the victims that are picked out of a line-up, by the attack that identifies most; NaN where
+            there is none.
         budget: of the attack.
     """
 
@@ -202,10 +203,13 @@ class Board:
     def rows(self) -> list[Row]:
         """Ranked defenses by leakage, least first; then those that lose too much, and those of which nothing is known.
 
-        All that were attacked have a tier, also those that lose too much.
+        Ranked ones alone make the tiers; those that lose too much are placed among them.
         """
-        shown = {one.label: one.shown.leakage for one in self.entries if one.shown and one.shown.leakage}
-        tier_of = dict(zip(shown, tiers([leakage.by_seed for leakage in shown.values()]), strict=True))
+        shown = {one: one.shown.leakage.by_seed for one in self.entries if one.shown and one.shown.leakage}
+        ranked = {one.label: by_seed for one, by_seed in shown.items() if not one.excluded}
+        tier_of = dict(zip(ranked, tiers(list(ranked.values())), strict=True))
+        firsts = firsts_of(list(ranked.values()), list(tier_of.values()))
+        tier_of |= {one.label: placed(by_seed, firsts) for one, by_seed in shown.items() if one.excluded}
 
         def place(entry: Entry) -> tuple[bool, bool, float]:
             leakage = shown.get(entry.label)
@@ -216,8 +220,8 @@ class Board:
     @cached_property
     def gap(self) -> float:
         """The smallest difference of leakages that can be told apart (:func:`smallest_gap`)."""
-        shown = [row.entry.shown for row in self.rows]
-        return smallest_gap([one.leakage.by_seed for one in shown if one and one.leakage])
+        ranked = [row.entry.shown for row in self.rows if not row.entry.excluded]
+        return smallest_gap([one.leakage.by_seed for one in ranked if one and one.leakage])
 
     @property
     def victims(self) -> tuple[int, int]:
@@ -351,7 +355,7 @@ class _Cubes:
         """The leakage by each attack with a number in rows of one setting; failed trials guess, if there is a guess."""
         states = rows[STATE].map("epoch {:g}".format) if STATE in rows else pd.Series("", index=rows.index)
         for (label, state), part in rows.groupby([rows["attack"], states], sort=False):
-            values = self.measure.factor * self.cube(values_of(part, self.measure.metric))
+            values = np.minimum(self.measure.factor * self.cube(values_of(part, self.measure.metric)), self.measure.most)
             if np.isfinite(values).any():
                 yield Leakage(
                     ", ".join(filter(None, (str(label), str(state)))),
@@ -373,8 +377,10 @@ class _Cubes:
 
 
 def strongest(leakages: Iterable[Leakage]) -> Leakage:
-    """The one with the largest mean; of several states of training, on the worst of them."""
-    return max(leakages, key=lambda one: float(one.values.mean()))
+    """The one with the largest mean, of several states of training on the worst of them; identified is by any of them."""
+    every = list(leakages)
+    best = max(every, key=lambda one: float(one.values.mean()))
+    return best._replace(identified=max([best.identified, *(one.identified for one in every)]))  # NaN, where it is first
 
 
 def _entry(costs: pd.DataFrame, without: pd.DataFrame, attacked: pd.DataFrame, cubes: _Cubes, guess: Leakage) -> Entry:

@@ -46,6 +46,28 @@ def tiers(leakages: Sequence[Array]) -> list[int]:
     return placed
 
 
+def firsts_of(leakages: Sequence[Array], tier_of: Sequence[int]) -> list[Array]:
+    """The leakages of the first defense of each tier, in order."""
+    firsts: dict[int, Array] = {}
+    for place in sorted(range(len(leakages)), key=lambda place: float(leakages[place].mean())):
+        firsts.setdefault(tier_of[place], leakages[place])
+    return list(firsts.values())
+
+
+def placed(leakage: Array, firsts: Sequence[Array]) -> int:
+    """The tier of a defense that makes none: it leaks more than the first of every tier above, beyond chance.
+
+    >>> noise = np.array([0.0, 0.3, -0.2, 0.1, -0.1, 0.2])
+    >>> [placed(level - noise, [20 + noise, 30 + noise[::-1]]) for level in (10, 20, 25, 35)]
+    [1, 1, 2, 3]
+    """
+    p_values = holm([_p_value(first, leakage) for first in firsts])
+    for tier, (first, p_value) in enumerate(zip(firsts, p_values, strict=True), 1):
+        if p_value >= LEVEL or leakage.mean() < first.mean():
+            return tier
+    return len(firsts) + 1
+
+
 def _p_value(first: Array, second: Array) -> float:
     """Two-sided p-value of no difference; 1, which separates nothing, for fewer than three seeds."""
     difference = mean_of(second - first)

@@ -6,6 +6,7 @@ changes a number of a track raises its version, and its rows begin anew.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ class Measure(NamedTuple):
         unit: behind numbers.
         factor: from the metric's unit.
         references: attackers that guess, by label.
+        most: what counts as all: an image is seen whole long before its PSNR ends, and a few such would be the mean.
     """
 
     metric: str
@@ -37,15 +39,16 @@ class Measure(NamedTuple):
     unit: str
     factor: float
     references: Collection[str]
+    most: float = math.inf
 
     def __str__(self) -> str:
         """``PSNR (dB)``."""
         return f"{self.name} ({self.unit})"
 
 
-PSNR = Measure("psnr", "PSNR", "dB", 1.0, tuple(IMAGE_REFERENCES))
-"""Leakage of a single image."""
-ASSIGNED_PSNR = PSNR._replace(metric=ASSIGNED + PSNR.metric)
+PSNR = Measure("psnr", "PSNR", "dB", 1.0, ("class_mean", *IMAGE_REFERENCES), most=50.0)
+"""Leakage of a single image, whose label is known."""
+ASSIGNED_PSNR = PSNR._replace(metric=ASSIGNED + PSNR.metric, references=tuple(IMAGE_REFERENCES))
 """Leakage of several images, whose order no attacker can know."""
 TOKENS = Measure("token_recovery", "tokens found", "%", 100.0, tuple(SENTENCE_REFERENCES))
 """Leakage of a sentence: the part of its tokens that its reconstruction holds, wherever they stand."""
