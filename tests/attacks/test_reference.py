@@ -25,8 +25,12 @@ def observations(network: Network, gradients: torch.Tensor) -> Observations:
 
 @pytest.mark.parametrize("attack", [MeanImage(), ClassMean(), Grey(), Noise()], ids=lambda attack: attack.name)
 def test_gradients_are_ignored(attack: Attack, tiny_network: Network) -> None:
-    labels = {"auxiliary_labels": torch.tensor([0, 1]), "labels": torch.ones(2, 5, dtype=torch.long)}
-    knowledge = Knowledge(pixel_range=RANGE, auxiliary_images=AUXILIARY, **labels)
+    knowledge = Knowledge(
+        pixel_range=RANGE,
+        auxiliary_images=AUXILIARY,
+        auxiliary_labels=torch.tensor([0, 1]),
+        labels=torch.ones(2, 5, dtype=torch.long),
+    )
     zeros, nans = torch.zeros(2, 160), torch.full((2, 160), torch.nan)
     first = attack.reconstruct(observations(tiny_network, zeros), knowledge, STREAMS.child("one"))
     second = attack.reconstruct(observations(tiny_network, nans), knowledge, STREAMS.child("one"))
@@ -74,7 +78,12 @@ def test_noise_is_the_clamped_start_of_each_stream(tiny_network: Network) -> Non
 
 @pytest.mark.parametrize("attack", [MeanImage(), ClassMean(), Grey(), Noise()], ids=lambda attack: attack.name)
 def test_everything_stays_on_the_device_of_the_gradients(attack: Attack, tiny_network: Network) -> None:
-    knowledge = Knowledge(pixel_range=RANGE.to("meta"), auxiliary_images=AUXILIARY.to("meta"))
+    knowledge = Knowledge(
+        pixel_range=RANGE.to("meta"),
+        auxiliary_images=AUXILIARY.to("meta"),
+        auxiliary_labels=torch.zeros(2, dtype=torch.long, device="meta"),
+        labels=torch.zeros(2, 5, dtype=torch.long, device="meta"),
+    )
     found = attack.reconstruct(observations(tiny_network, torch.zeros(2, 160, device="meta")), knowledge, STREAMS)
     assert found.images.device.type == found.diverged_at.device.type == "meta"
 

@@ -15,7 +15,7 @@ from leakbench.attacks.gradient_matching import GradientMatching
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import NoDefense
 from leakbench.defenses.noise import GaussianNoise
-from leakbench.errors import ConfigError, RecordError
+from leakbench.errors import RecordError
 from leakbench.jobs.attack import AttackJob
 from leakbench.jobs.base import Job, JobKind, Variant
 from leakbench.jobs.runner import Placement, run_job
@@ -122,16 +122,6 @@ def test_those_alone_are_attacked(trained: Path) -> None:
     assert {each.setting["scale"] for each in record.replicates} == set(expected)
     everything = run_job(attack(allowed=1.0), trained, CPU)
     assert {each.setting["scale"] for each in everything.replicates} == {NOISE[-1]}
-
-
-def test_a_sweep_from_strong_to_weak_is_refused(tmp_path: Path) -> None:
-    backwards = NOISE[::-1]
-    costs = job("costs", TrainJob(**TRAINING, undefended="bare"), backwards, uses={"train": BARE})
-    attacks = AttackJob(seeds=2, clients=1, batch_size=1, utility="costs", allowed=0.0)
-    for each in (BARE, costs):
-        run_job(each, tmp_path, CPU)
-    with pytest.raises(ConfigError, match=r"'noise': the sweep of scale goes from strong to weak: .* reverse it"):
-        run_job(job("attacked", attacks, backwards, attack=ATTACK, uses={"train": costs}), tmp_path, CPU)
 
 
 def test_what_is_attacked_is_attacked_as_among_all(trained: Path) -> None:

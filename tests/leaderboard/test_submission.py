@@ -51,18 +51,19 @@ class Short(IGOptimalDefense):
 
     iterations: int = Field(20, ge=1, description="steps")
 '''
+EASY = {"margin": 0.5, "reference": "mean_image"}
 # The smallest leaderboard that a defense joins.
 SMALL = {
     "experiments": {
         name: {
             "defenses": ["qsgd", "sign-sgd"],
             "jobs": {"attack": {"attacks": ["ig"], "seeds": 5}},
-            "gates": {"ig": {"margin": 0.5}},
+            "gates": {"ig": EASY},
         }
         for name in ("single", "trained")
     }
     | {
-        name: {"jobs": {"attack": {"attacks": ["ig", "mean_image"], "seeds": 5}}, "gates": {"ig": {"margin": 0.5}}}
+        name: {"jobs": {"attack": {"attacks": ["ig", "mean_image"], "seeds": 5}}, "gates": {"ig": EASY}}
         for name in ("single_undefended", "trained_undefended")
     }
     | {

@@ -6,7 +6,6 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from leakbench.errors import ConfigError
 from leakbench.jobs.base import Job, Setting
 from leakbench.records import Record
 
@@ -72,18 +71,8 @@ def worth_attacking(job: Job, record: Record, metric: str, allowed: float) -> li
     chosen: set[int] = set()
     for by_setting in mean_losses(record, metric, names).values():
         losses = [by_setting.get(_key(setting, names), math.nan) for setting in settings]
-        _check_order(job, losses, allowed)
         chosen.update(bracketing(losses, allowed))
     return sorted(chosen)
-
-
-def _check_order(job: Job, losses: Sequence[float], allowed: float) -> None:
-    """Raise ConfigError where the last setting of a sweep loses less than the first, by more than the allowed loss."""
-    if losses[0] - losses[-1] > allowed:
-        raise ConfigError(
-            f"defense '{job.defense.label}': the sweep of {', '.join(job.defense.sweep)} goes from strong to weak: its first "
-            f"setting loses {100 * losses[0]:.1f} points, its last {100 * losses[-1]:.1f}; reverse it"
-        )
 
 
 def _key(setting: Setting, names: Sequence[str]) -> str:

@@ -205,15 +205,16 @@ class Board:
 
         Ranked ones alone make the tiers; those that lose too much are placed among them.
         """
-        shown = {one: one.shown.leakage.by_seed for one in self.entries if one.shown and one.shown.leakage}
-        ranked = {one.label: by_seed for one, by_seed in shown.items() if not one.excluded}
+        shown = {one.label: one.shown.leakage.by_seed for one in self.entries if one.shown and one.shown.leakage}
+        out = {one.label for one in self.entries if one.excluded}
+        ranked = {label: by_seed for label, by_seed in shown.items() if label not in out}
         tier_of = dict(zip(ranked, tiers(list(ranked.values())), strict=True))
         firsts = firsts_of(list(ranked.values()), list(tier_of.values()))
-        tier_of |= {one.label: placed(by_seed, firsts) for one, by_seed in shown.items() if one.excluded}
+        tier_of |= {label: placed(by_seed, firsts) for label, by_seed in shown.items() if label in out}
 
         def place(entry: Entry) -> tuple[bool, bool, float]:
-            leakage = shown.get(entry.label)
-            return leakage is None, bool(entry.excluded), leakage.mean.value if leakage else 0.0
+            leaked = shown.get(entry.label)
+            return leaked is None, entry.label in out, 0.0 if leaked is None else float(leaked.mean())
 
         return [Row(entry, tier_of.get(entry.label)) for entry in sorted(self.entries, key=place)]
 
@@ -355,7 +356,8 @@ class _Cubes:
         """The leakage by each attack with a number in rows of one setting; failed trials guess, if there is a guess."""
         states = rows[STATE].map("epoch {:g}".format) if STATE in rows else pd.Series("", index=rows.index)
         for (label, state), part in rows.groupby([rows["attack"], states], sort=False):
-            values = np.minimum(self.measure.factor * self.cube(values_of(part, self.measure.metric)), self.measure.most)
+            reached = self.measure.factor * self.cube(values_of(part, self.measure.metric))
+            values = np.minimum(reached, self.measure.most)
             if np.isfinite(values).any():
                 yield Leakage(
                     ", ".join(filter(None, (str(label), str(state)))),
@@ -377,10 +379,10 @@ class _Cubes:
 
 
 def strongest(leakages: Iterable[Leakage]) -> Leakage:
-    """The one with the largest mean, of several states of training on the worst of them; identified is by any of them."""
+    """The one with the largest mean, of several states of training on the worst; identified is by any of them."""
     every = list(leakages)
     best = max(every, key=lambda one: float(one.values.mean()))
-    return best._replace(identified=max([best.identified, *(one.identified for one in every)]))  # NaN, where it is first
+    return best._replace(identified=max([best.identified, *(one.identified for one in every)]))
 
 
 def _entry(costs: pd.DataFrame, without: pd.DataFrame, attacked: pd.DataFrame, cubes: _Cubes, guess: Leakage) -> Entry:

@@ -78,7 +78,7 @@ MARKERS = {"magnitude_pruning": "s", "clipped_noise": "s", "gaussian_noise": "^"
 IMAGE_REFERENCES = {"mean_image": ("mean image", "--"), "grey": ("constant grey", "-."), "noise": ("random noise", ":")}
 SENTENCE_REFERENCES = {"random_sentence": ("random sentence", "dashed"), "frequent_words": ("frequent words", "dotted")}
 """The same line styles as for images by other names: no figure shows both."""
-REFERENCES = IMAGE_REFERENCES | SENTENCE_REFERENCES | {"class_mean": ("class mean", (0, (4, 1, 1, 1, 1, 1)))}
+REFERENCES = IMAGE_REFERENCES | SENTENCE_REFERENCES | {"class_mean": ("class mean", "-")}
 """Reference attackers by label: name and line style. Their lines are grey, since no defense affects them."""
 REFERENCE_COLOUR = "#777777"
 
