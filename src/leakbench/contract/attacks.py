@@ -65,6 +65,7 @@ class AttackCase(Case[Attack]):
         return Knowledge(
             pixel_range=torch.stack([torch.zeros(1, 1, 1), torch.ones(1, 1, 1)]),
             auxiliary_images=torch.rand(8, 1, SIDE, SIDE, generator=generator("contract", "auxiliary")),
+            auxiliary_labels=torch.arange(8) % CLASSES,
         )
 
     def prepare(self) -> Network:
