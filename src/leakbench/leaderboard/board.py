@@ -381,6 +381,7 @@ class _Cubes:
 def strongest(leakages: Iterable[Leakage]) -> Leakage:
     """The one with the largest mean, of several states of training on the worst; identified is by any of them."""
     every = list(leakages)
+    # Where the strongest has no line-up, `max` keeps its NaN, which comes first, and else passes over those of others.
     best = max(every, key=lambda one: float(one.values.mean()))
     return best._replace(identified=max([best.identified, *(one.identified for one in every)]))
 

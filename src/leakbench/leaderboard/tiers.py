@@ -47,7 +47,12 @@ def tiers(leakages: Sequence[Array]) -> list[int]:
 
 
 def firsts_of(leakages: Sequence[Array], tier_of: Sequence[int]) -> list[Array]:
-    """The leakages of the first defense of each tier, in order."""
+    """The leakages of the first defense of each tier, ``[S]``, in order.
+
+    Args:
+        leakages: as of :func:`tiers`.
+        tier_of: their tiers.
+    """
     firsts: dict[int, Array] = {}
     for place in sorted(range(len(leakages)), key=lambda place: float(leakages[place].mean())):
         firsts.setdefault(tier_of[place], leakages[place])
@@ -60,6 +65,10 @@ def placed(leakage: Array, firsts: Sequence[Array]) -> int:
     >>> noise = np.array([0.0, 0.3, -0.2, 0.1, -0.1, 0.2])
     >>> [placed(level - noise, [20 + noise, 30 + noise[::-1]]) for level in (10, 20, 25, 35)]
     [1, 1, 2, 3]
+
+    Args:
+        leakage: means over the victims of each seed, ``[S]``.
+        firsts: of :func:`firsts_of`; Holm's correction is for these comparisons.
     """
     p_values = holm([_p_value(first, leakage) for first in firsts])
     for tier, (first, p_value) in enumerate(zip(firsts, p_values, strict=True), 1):

@@ -222,6 +222,12 @@ def _size(one: Evidence, defense: str) -> float:
     return float(np.nanmax(one.series("utility", SIZE, defense=defense).values))
 
 
+def beside_others(cell: str, one: Evidence, ours: Series) -> Iterator[Part]:
+    """Accuracy of CDPA minus those of all other defenses."""
+    for other in OTHERS:
+        yield difference(ours, accuracy(one, "utility", other), f"against {other}, {cell}", "part", at_least=-POINT)
+
+
 @stated(
     "E6a",
     "CDPA is at least as accurate as every other defense, for every model, to a tenth of a point.",
@@ -232,10 +238,7 @@ def _size(one: Evidence, defense: str) -> float:
 @each_cell("utility")
 def e6a(cell: str, one: Evidence) -> Iterator[Part]:
     """CDPA minus the others."""
-    ours = accuracy(one, "utility", CDPA)
-    for other in OTHERS:
-        theirs = accuracy(one, "utility", other)
-        yield difference(ours, theirs, f"against {other}, {cell}", "part", at_least=-POINT)
+    yield from beside_others(cell, one, accuracy(one, "utility", CDPA))
 
 
 @stated(

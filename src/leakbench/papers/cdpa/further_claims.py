@@ -10,7 +10,7 @@ from leakbench.federated.fixed_point import FixedPoint
 from leakbench.lazy import torch
 from leakbench.papers.cdpa import PAPER
 from leakbench.papers.cdpa.checks import KEEP, keep_probabilities
-from leakbench.papers.cdpa.claims import IMPUTED, LOST, OTHERS, POINT, PSNR, SENT, accuracy, trained
+from leakbench.papers.cdpa.claims import IMPUTED, LOST, OTHERS, PSNR, SENT, accuracy, beside_others, trained
 from leakbench.papers.cdpa.common import MASK
 from leakbench.randomness import Streams, generator
 from leakbench.report.checks import Checked, agreement, checked, float64, required, theorem_of
@@ -185,10 +185,7 @@ def _last_layer(one: Evidence, experiment: str, sweep: str | None = None) -> Ser
 @each_cell("utility", "readings")
 def x13a(cell: str, one: Evidence) -> Iterator[Part]:
     """CDPA minus the others."""
-    ours = _last_layer(one, "readings")
-    for other in OTHERS:
-        theirs = accuracy(one, "utility", other)
-        yield difference(ours, theirs, f"against {other}, {cell}", "part", at_least=-POINT)
+    yield from beside_others(cell, one, _last_layer(one, "readings"))
 
 
 @stated(
