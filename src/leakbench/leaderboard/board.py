@@ -9,10 +9,10 @@ seed reaches, minus that under the defense.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from leakbench.errors import RecordError
 from leakbench.jobs.strengths import LOST
@@ -22,8 +22,8 @@ from leakbench.leaderboard.tracks import ALLOWED, TRACKS, Measure, Track
 from leakbench.report.artifacts import Tables
 from leakbench.report.inference import Estimate
 from leakbench.report.plots import values_of
-from leakbench.report.tidy import SECONDS, SETTING
-from leakbench.report.under_attacked import DAGGER, under_attacked
+from leakbench.report.tidy import SECONDS, SETTING, of_cell, setting_columns
+from leakbench.report.under_attacked import COLUMN, DAGGER, under_attacked
 from leakbench.report.wording import setting_in_words
 
 if TYPE_CHECKING:
@@ -32,12 +32,23 @@ if TYPE_CHECKING:
 IDENTIFIED = "identified"
 COHORT, STATE = SETTING + "clients", SETTING + "epoch"
 """Columns of what protocols sweep: clients per round of training, and epochs of training before an attack."""
+OF_ATTACKS = (IDENTIFIED, "evaluations", "auxiliary", SECONDS)
+"""Metrics of attacks beside the leakage."""
+COSTS = ("accuracy", LOST, "bits", "overhead")
+"""Metrics of training, and of what a step takes."""
+WORDS = ("dataset", "model", "defense", "mechanism", "attack", "kind", "metric")
+KEPT = (*WORDS, "void", COLUMN, "seed", "index", "value")
+"""Columns of tidy tables that count here, beside those of settings."""
 WORST = 0.1
 """Part of the victims whose mean is the worst case."""
 UNKNOWN = Estimate(math.nan)
 
 SettingItems = tuple[tuple[str, Any], ...]
 """Swept parameters with their values."""
+
+
+Reached: TypeAlias = "Callable[[str, SettingItems], tuple[dict[str, Leakage], bool]]"
+"""From a setting of a defense to what attacks on it reach, by label, and whether it is under-attacked."""
 
 
 class Budget(NamedTuple):
@@ -54,10 +65,12 @@ class Budget(NamedTuple):
     seconds: float
 
     @classmethod
-    def of(cls, rows: pd.DataFrame, victims: int) -> Budget:
+    def of(cls, metrics: Mapping[str, _Numbers], victims: int) -> Budget:
         """The budget of an attack whose replicates have so many victims."""
-        known = (values_of(rows, name)["value"].mean() for name in ("evaluations", "auxiliary", SECONDS))
-        evaluations, auxiliary, seconds = map(float, known)
+        evaluations, auxiliary, seconds = (
+            float(pd.Series(metrics[name].values).mean()) if name in metrics else math.nan
+            for name in ("evaluations", "auxiliary", SECONDS)
+        )
         return cls(evaluations, auxiliary, seconds / victims)
 
 
@@ -271,17 +284,26 @@ class Cell(NamedTuple):
 
 def cells(tables: Tables) -> Iterator[Cell]:
     """The tracks, data sets and models that the scale computes."""
+    costs = cache(lambda name: _few(tables[name], *COSTS))
     for track in TRACKS:
-        trained = pd.concat([tables[name] for name in track.training], ignore_index=True)
-        for place, rows in tables[track.defended].groupby(["dataset", "model"], sort=False):
+        attacks = cache(lambda name, metric=track.measure.metric: _few(tables[name], metric, *OF_ATTACKS))
+        trained = pd.concat([costs(name) for name in track.training], ignore_index=True)
+        for place, rows in attacks(track.defended).groupby(["dataset", "model"], sort=False):
             dataset, model = map(str, place)
-            bare, costs = (_cell(frame, dataset, model) for frame in (tables[track.undefended], trained))
+            bare, paid = (of_cell(frame, dataset, model) for frame in (attacks(track.undefended), trained))
             if track.weaker:
                 bare, rows = (
-                    pd.concat([frame, _cell(tables[name], dataset, model)], ignore_index=True)
+                    pd.concat([frame, of_cell(attacks(name), dataset, model)], ignore_index=True)
                     for frame, name in zip((bare, rows), track.weaker, strict=True)
                 )
-            yield Cell(track, dataset, model, rows, bare, costs)
+            yield Cell(track, dataset, model, rows, bare, paid)
+
+
+def _few(frame: pd.DataFrame, *metrics: str) -> pd.DataFrame:
+    """The rows and columns that count here: boards take thousands of parts of a table, and copy each."""
+    settings = [name for name in setting_columns(frame) if frame[name].notna().any()]
+    some = frame.loc[frame["metric"].isin(metrics), [*(name for name in KEPT if name in frame), *settings]]
+    return some.astype(dict.fromkeys(WORDS, object))
 
 
 def boards(tables: Tables) -> list[Board]:
@@ -303,10 +325,6 @@ def unjudged(tables: Tables) -> list[Cell]:
     return [cell for cell in cells(tables) if cell.unjudged]
 
 
-def _cell(frame: pd.DataFrame, dataset: str, model: str) -> pd.DataFrame:
-    return frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
-
-
 def _of_cell(cell: Cell) -> Iterator[Board]:
     """The boards of a track on one data set and model: one for each size of the cohort."""
     track, dataset, model, rows, bare, trained = cell
@@ -315,20 +333,23 @@ def _of_cell(cell: Cell) -> Iterator[Board]:
     cubes = _Cubes.of(values_of(bare[~bare["void"]], track.measure.metric), track.measure)
     guess = strongest(cubes.leakages(bare[bare["attack"].isin(list(track.measure.references))]))
     undefended = strongest([guess, *cubes.leakages(bare[~bare["void"]], guess)])
+    attacked = dict(iter(rows.groupby("defense", sort=False)))
+
+    @cache
+    def reached(label: str, items: SettingItems) -> tuple[dict[str, Leakage], bool]:
+        """Leakage by each attack on a setting of a defense, and whether it is under-attacked, whatever the cohort."""
+        part = _at(attacked.get(label, rows[:0]), items)
+        return {each.attack: each for each in cubes.leakages(part[~part["void"]], guess)}, under_attacked(part)
+
     for cohort, of_cohort in _cohorts(trained):
         without = of_cohort[of_cohort["mechanism"] == "none"]
-        measured = of_cohort[of_cohort["mechanism"] != "none"].groupby("defense", sort=False)
-        attacked = dict(iter(rows.groupby("defense", sort=False)))
-        entries = [_entry(costs, without, attacked.get(label, rows[:0]), cubes, guess) for label, costs in measured]
-        missing = [
-            _entry(part[:0], without, part, cubes, guess)
-            for label, part in attacked.items()
-            if label not in measured.groups
-        ]
-        accuracy = mean_of(values_of(without, "accuracy")["value"].to_numpy(float)) if len(without) else UNKNOWN
-        yield Board(
-            track, dataset, model, cohort, (*entries, *missing), undefended, guess, accuracy, tuple(sorted(void))
+        measured = dict(iter(of_cohort[of_cohort["mechanism"] != "none"].groupby("defense", sort=False)))
+        entries = tuple(
+            _entry(measured.get(label, of_cohort[:0]), without, attacked.get(label, rows[:0]), reached, guess)
+            for label in dict.fromkeys([*measured, *attacked])
         )
+        accuracy = mean_of(values_of(without, "accuracy")["value"].to_numpy(float)) if len(without) else UNKNOWN
+        yield Board(track, dataset, model, cohort, entries, undefended, guess, accuracy, tuple(sorted(void)))
 
 
 def _cohorts(trained: pd.DataFrame) -> list[tuple[int | None, pd.DataFrame]]:
@@ -337,6 +358,14 @@ def _cohorts(trained: pd.DataFrame) -> list[tuple[int | None, pd.DataFrame]]:
         return [(None, trained)]
     sizes = sorted(trained[COHORT].dropna().unique())
     return [(int(size), trained[(trained[COHORT] == size) | trained[COHORT].isna()]) for size in sizes]
+
+
+class _Numbers(NamedTuple):
+    """A metric of an attack: values of the victims of seeds."""
+
+    seeds: Array
+    victims: Array
+    values: Array
 
 
 @dataclass(frozen=True)
@@ -354,28 +383,34 @@ class _Cubes:
 
     def leakages(self, rows: pd.DataFrame, guess: Leakage | None = None) -> Iterator[Leakage]:
         """The leakage by each attack with a number in rows of one setting; failed trials guess, if there is a guess."""
-        states = rows[STATE].map("epoch {:g}".format) if STATE in rows else pd.Series("", index=rows.index)
-        for (label, state), part in rows.groupby([rows["attack"], states], sort=False):
-            reached = self.measure.factor * self.cube(values_of(part, self.measure.metric))
+        for label, numbers in _by_attack(rows).items():
+            reached = self.measure.factor * self.cube(numbers[self.measure.metric])
             values = np.minimum(reached, self.measure.most)
             if np.isfinite(values).any():
                 yield Leakage(
-                    ", ".join(filter(None, (str(label), str(state)))),
+                    label,
                     values if guess is None else np.where(np.isfinite(values), values, guess.values),
-                    self.part(values_of(part, IDENTIFIED)),
-                    Budget.of(part, len(self.victims)),
+                    float(np.nan_to_num(self.cube(numbers[IDENTIFIED])).mean()) if IDENTIFIED in numbers else math.nan,
+                    Budget.of(numbers, len(self.victims)),
                 )
 
-    def part(self, rows: pd.DataFrame) -> float:
-        """The part of the victims with a 1; a failed trial counts as 0, and it is NaN where nothing was measured."""
-        return float(np.nan_to_num(self.cube(rows)).mean()) if len(rows) else math.nan
-
-    def cube(self, rows: pd.DataFrame) -> Array:
+    def cube(self, numbers: _Numbers) -> Array:
         """``[S, K]``; NaN where there is no number."""
         cube = np.full((len(self.seeds), len(self.victims)), np.nan)
-        places = (np.searchsorted(self.seeds, rows["seed"]), np.searchsorted(self.victims, rows["index"]))
-        cube[places] = rows["value"].to_numpy(dtype=float)
+        places = (np.searchsorted(self.seeds, numbers.seeds), np.searchsorted(self.victims, numbers.victims))
+        cube[places] = numbers.values
         return cube
+
+
+def _by_attack(rows: pd.DataFrame) -> dict[str, dict[str, _Numbers]]:
+    """Numbers by attack, with the state of training where a track has several, and by metric."""
+    labels = rows["attack"] + rows[STATE].map(", epoch {:g}".format) if STATE in rows else rows["attack"]
+    columns = [rows[column].to_numpy() for column in ("seed", "index", "value")]
+    numbers: dict[str, dict[str, _Numbers]] = {str(label): {} for label in labels.unique()}
+    parts: Mapping[Any, Any] = rows.groupby([labels, rows["metric"]]).indices
+    for (label, metric), places in parts.items():
+        numbers[label][metric] = _Numbers(*(column[places] for column in columns))
+    return numbers
 
 
 def strongest(leakages: Iterable[Leakage]) -> Leakage:
@@ -386,48 +421,35 @@ def strongest(leakages: Iterable[Leakage]) -> Leakage:
     return best._replace(identified=max([best.identified, *(one.identified for one in every)]))
 
 
-def _entry(costs: pd.DataFrame, without: pd.DataFrame, attacked: pd.DataFrame, cubes: _Cubes, guess: Leakage) -> Entry:
+def _entry(
+    costs: pd.DataFrame, without: pd.DataFrame, attacked: pd.DataFrame, reached: Reached, guess: Leakage
+) -> Entry:
     """One defense, from its training and the attacks on it."""
     both = pd.concat([costs, attacked], ignore_index=True)
-    names = [
-        name
-        for name in map(str, both.columns)
-        if name.startswith(SETTING) and name not in (COHORT, STATE) and both[name].notna().any()
-    ]
+    names = [name for name in setting_columns(both) if name not in (COHORT, STATE) and both[name].notna().any()]
     settings = both[names].drop_duplicates().to_dict("records") if names else [{}]
-    return Entry(
-        str(both["defense"].iloc[0]),
-        str(both["mechanism"].iloc[0]),
-        tuple(_computed(setting, costs, without, attacked, cubes, guess) for setting in settings),
-    )
+    label = str(both["defense"].iloc[0])
+    computed: list[Computed] = []
+    for setting in settings:
+        items = tuple((str(name).removeprefix(SETTING), value) for name, value in setting.items())
+        of_costs, (attacks, weak) = _at(costs, items), reached(label, items)
+        computed.append(
+            Computed(
+                items,
+                _loss(of_costs),
+                strongest([guess, *attacks.values()]) if attacks else None,
+                attacks,
+                _bits(of_costs) / _bits(without),
+                1 + float(values_of(of_costs, "overhead")["value"].median()),
+                weak,
+            )
+        )
+    return Entry(label, str(both["mechanism"].iloc[0]), tuple(computed))
 
 
-def _computed(
-    setting: Mapping[Any, Any],
-    costs: pd.DataFrame,
-    without: pd.DataFrame,
-    attacked: pd.DataFrame,
-    cubes: _Cubes,
-    guess: Leakage,
-) -> Computed:
-    """One setting of a defense."""
-    of_costs, of_attacks = (_at(frame, setting) for frame in (costs, attacked))
-    usable = of_attacks[~of_attacks["void"]]
-    attacks = list(cubes.leakages(usable, guess))
-    return Computed(
-        tuple((str(name).removeprefix(SETTING), value) for name, value in setting.items()),
-        _loss(of_costs),
-        strongest([guess, *attacks]) if attacks else None,
-        {each.attack: each for each in attacks},
-        _bits(of_costs) / _bits(without),
-        1 + float(values_of(of_costs, "overhead")["value"].median()),
-        under_attacked(of_attacks),
-    )
-
-
-def _at(rows: pd.DataFrame, setting: Mapping[Any, Any]) -> pd.DataFrame:
-    for name, value in setting.items():
-        rows = rows[rows[name] == value]
+def _at(rows: pd.DataFrame, items: SettingItems) -> pd.DataFrame:
+    for name, value in items:
+        rows = rows[rows[SETTING + name] == value]
     return rows
 
 

@@ -275,8 +275,9 @@ class TestUploads:
 
     def test_every_attempt_draws_noise_of_its_own(self, truth: torch.Tensor) -> None:
         run(job_of(defense=GaussianNoise, sweep={"scale": [0.1, 0.2]}))
-        one, two = (seen.gradients for seen in Oracle.seen)
-        undefended = Oracle.seen[0].gradients - (two - one)  # the same draws, twice as large
+        (seen,) = Oracle.seen  # all settings in one search
+        one, two = seen.gradients.chunk(2)
+        undefended = one - (two - one)  # the same draws, twice as large
         rows = undefended.unflatten(0, (2, 4, 3))
         torch.testing.assert_close(rows[:, :1].expand_as(rows), rows, atol=1e-6, rtol=1e-4)
         assert len((two - one).unique(dim=0)) == 24

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, get_args
 
@@ -19,7 +19,7 @@ from leakbench.attacks.base import Attack, Grant, Knowledge, Observations, Recon
 from leakbench.data.base import ImageDataset, image_dataset
 from leakbench.defenses.base import Defense
 from leakbench.defenses.clients import DefendedClients, Examples
-from leakbench.defenses.tuned import SMALLEST_SPREAD, Tuned
+from leakbench.defenses.tuned import SMALLEST_SPREAD, Tuned, Tuning
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.message import Message, gains, stacked
@@ -399,7 +399,7 @@ class _Measurement:
     def of(self, settings: list[tuple[Setting, Defense]]) -> tuple[list[Replicate], dict[str, torch.Tensor]]:
         """A replicate per setting of the defense and threshold, and the tensors to keep."""
         law, law_metrics = self._law()
-        measured = [self._measured(setting, defense, law_metrics) for setting, defense in settings]
+        measured = self._measured(settings, law_metrics)
         tensors = dict(law)
         if len(settings) == 1:
             tensors |= measured[0].constants
@@ -412,13 +412,25 @@ class _Measurement:
         replicates = [replicate for each in measured for replicate in each.replicates]
         return replicates, {f"seed{self.seed}/{name}": tensor for name, tensor in tensors.items()}
 
-    def _measured(self, setting: Setting, defense: Defense, law: dict[str, Value]) -> _Measured:
-        """One setting of the defense, tuned to its budget where it has one."""
-        try:
-            tuning = defense.tuning(self.job.kept) if isinstance(defense, Tuned) else None
-        except Infeasible as error:
-            return self._beyond_budget(setting, str(error))
-        attempts = self._attempts(tuning.defense if tuning else defense)
+    def _measured(self, settings: list[tuple[Setting, Defense]], law: dict[str, Value]) -> list[_Measured]:
+        """Settings of the defense, tuned to their budgets where they have one, in one search."""
+        tunings: list[tuple[Defense, Tuning | None] | str] = []
+        for _, defense in settings:
+            try:
+                tuning = defense.tuning(self.job.kept) if isinstance(defense, Tuned) else None
+                tunings.append((tuning.defense if tuning else defense, tuning))
+            except Infeasible as error:
+                tunings.append(str(error))
+        attacked = iter(self._attempts([each[0] for each in tunings if not isinstance(each, str)]))
+        return [
+            self._beyond_budget(setting, tuned)
+            if isinstance(tuned, str)
+            else self._judged(setting, tuned[1], next(attacked), law)
+            for (setting, _), tuned in zip(settings, tunings, strict=True)
+        ]
+
+    def _judged(self, setting: Setting, tuning: Tuning | None, attempts: _Attempts, law: dict[str, Value]) -> _Measured:
+        """One setting of the defense by its attempts."""
         values: dict[str, Value] = {
             "psnr": attempts.psnr.flatten(1).mean(dim=1).tolist(),
             "ssim": attempts.ssim.flatten(1).mean(dim=1).tolist(),
@@ -448,29 +460,39 @@ class _Measurement:
         lost = self.job.without_numbers(outcome, seeds=[self.seed], settings=settings)
         return _Measured(lost, [], torch.full_like(self.clients.images, torch.nan).cpu(), {})
 
-    def _attempts(self, defense: Defense) -> _Attempts:
-        """All uploads of every client under one setting, attacked."""
+    def _attempts(self, defenses: Sequence[Defense]) -> list[_Attempts]:
+        """All uploads of every client under each of several settings, attacked."""
         kind, clients = self.kind, self.clients
         rows = kind.attempts * kind.clients
         at_once = max(1, ROWS // (rows * clients.network.dimension))
-        parts: list[tuple[torch.Tensor, ...]] = []
-        diverged, bits = 0.0, 0.0
+        parts: list[list[tuple[torch.Tensor, ...]]] = [[] for _ in defenses]
+        bits = [0.0] * len(defenses)
         for models in torch.arange(kind.models).split(at_once):
-            messages = [self._uploads(defense, int(number)) for number in models]
-            bits = max([bits, *(message.bits for message in messages)])
-            reconstruction = self._attack(messages, models.tolist())
-            lost = reconstruction.diverged_at >= 0
-            diverged += float(lost.sum())
-            parts.append(self._similarities(reconstruction, lost))
-        *scores, pixels = (torch.cat(each) for each in zip(*parts, strict=True))
+            numbers = models.tolist()
+            for first in range(0, len(defenses), beside := max(1, at_once // len(numbers))):
+                places = range(len(defenses))[first : first + beside]
+                several = [[self._uploads(defenses[place], number) for number in numbers] for place in places]
+                reconstruction = self._attack(list(itertools.chain(*several)), numbers * len(several))
+                lost = reconstruction.diverged_at >= 0
+                results = (*self._similarities(reconstruction, lost), lost)
+                for place, messages, *of_setting in zip(
+                    places, several, *(each.chunk(len(several)) for each in results), strict=True
+                ):
+                    bits[place] = max([bits[place], *(message.bits for message in messages)])
+                    parts[place].append(tuple(of_setting))
 
         def by_client(values: torch.Tensor) -> torch.Tensor:
             """From rows ordered by model, attempt and client to ``[K, M, T, S]``."""
             ordered: torch.Tensor = values.unflatten(0, (kind.models, kind.attempts, kind.clients)).movedim(2, 0).cpu()
             return ordered
 
-        psnr, ssim, null_psnr, null_ssim = map(by_client, scores)
-        return _Attempts(psnr, ssim, null_psnr, null_ssim, pixels[: kind.clients].cpu(), diverged, bits)
+        attempts: list[_Attempts] = []
+        for of_setting, size in zip(parts, bits, strict=True):
+            *scores, pixels, diverged = (torch.cat(each) for each in zip(*of_setting, strict=True))
+            psnr, ssim, null_psnr, null_ssim = map(by_client, scores)
+            shown = pixels[: kind.clients].cpu()
+            attempts.append(_Attempts(psnr, ssim, null_psnr, null_ssim, shown, float(diverged.sum()), size))
+        return attempts
 
     def _keys(self, model: int) -> list[tuple[str | int, ...]]:
         """Keys of the random streams of all uploads at a model: attempt after attempt, in each client after client."""
@@ -488,13 +510,13 @@ class _Measurement:
         return defended.send(steps, streams.child("defense"))
 
     def _attack(self, messages: list[Message], models: list[int]) -> Reconstruction:
-        """Uploads at several models as observations of one search."""
+        """Uploads at some models, a message for each, as observations of one search."""
         clients, rows = self.clients, self.kind.attempts * self.kind.clients
         parameters = clients.parameters[models]
         views = [message.view() for message in messages]
         observations = Observations(
             clients.network,
-            parameters[0] if len(models) == 1 else parameters.repeat_interleave(rows, dim=0),
+            parameters[0] if len(set(models)) == 1 else parameters.repeat_interleave(rows, dim=0),
             torch.cat(views),
             (self.kind.batch_size, *clients.held[0].shape[2:]),
             marked=stacked([message.marked for message in messages]),
