@@ -54,7 +54,8 @@ class Oracle(Attack):
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         self.seen.append(observations)
         n, size = len(observations), observations.batch_shape[0]
-        right = self.right[:, :, : self.clients, :size].flatten(0, 2)[:n]
+        right = self.right[:, :, : self.clients, :size].flatten(0, 2)
+        right = right.repeat(-(-n // len(right)), 1)[:n]  # the same for every setting of the defense
         truth = self.images[: self.clients, :size].repeat(n // self.clients, 1, 1, 1, 1)
         grey = torch.full_like(truth, 0.37)
         images = torch.where(right[:, :, None, None, None], truth, grey).flip(1)
