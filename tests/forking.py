@@ -1,7 +1,7 @@
-"""Calls of Snakemake, each in a process of its own that finds it imported: starting takes most of a dry run.
+"""Calls of Snakemake and of commands, each in a process that finds them imported: starting takes most of a short one.
 
-The processes are forked from one that has imported Snakemake, what the Snakefile imports, and all components, and that
-has read the package's own sources for their digests. It has seen no configuration and loaded no plug-in.
+The processes are forked from one that has imported all components and what the command imports, and for Snakemake has
+read the package's own sources for their digests. It has seen no configuration and loaded no plug-in.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import runpy
 import select
 import subprocess
 import sys
@@ -21,9 +22,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @cache
-def _server() -> subprocess.Popen[str]:
+def _server(libraries: str) -> subprocess.Popen[str]:
     """The process to fork from, which ends with this one."""
-    return subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, __file__, libraries]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def snakemake(arguments: Sequence[str], folder: Path, timeout: float = 900.0) -> tuple[int, str]:
@@ -37,32 +39,52 @@ def snakemake(arguments: Sequence[str], folder: Path, timeout: float = 900.0) ->
     Raises:
         TimeoutError: it takes longer.
     """
-    server = _server()
+    return _forked("snakemake", "snakemake", arguments, folder, timeout)
+
+
+def module(name: str, arguments: Sequence[str], folder: Path, timeout: float = 900.0) -> tuple[int, str]:
+    """Do what ``python -m name`` does in a folder, with torch and the libraries of figures imported.
+
+    See :func:`snakemake`.
+    """
+    return _forked("torch", name, arguments, folder, timeout)
+
+
+def _forked(libraries: str, name: str, arguments: Sequence[str], folder: Path, timeout: float) -> tuple[int, str]:
+    server = _server(libraries)
     assert server.stdin is not None and server.stdout is not None
     with tempfile.NamedTemporaryFile("r") as output:
-        request = {"arguments": list(arguments), "folder": str(folder), "output": output.name}
+        request = {"module": name, "arguments": list(arguments), "folder": str(folder), "output": output.name}
         print(json.dumps({**request, "environment": dict(os.environ)}), file=server.stdin, flush=True)
         if not select.select([server.stdout], [], [], timeout)[0]:
             server.kill()
             _server.cache_clear()
-            raise TimeoutError(f"snakemake {' '.join(arguments)}: {output.read()}")
+            raise TimeoutError(f"{name} {' '.join(arguments)}: {output.read()}")
         return int(server.stdout.readline()), output.read()
 
 
-def _import() -> None:
-    """Import what any call imports."""
+def _import_snakemake() -> None:
+    """Import what any call of Snakemake imports."""
     import snakemake.cli  # noqa: F401
 
-    from leakbench.jobs.base import JOB_KINDS
-    from leakbench.planning.variants import REGISTRIES
     from leakbench.workflow.snakefile import Workflow
+    from leakbench.workflow.warm import import_components
 
-    for registry in (*REGISTRIES.values(), JOB_KINDS):
-        list(registry)
+    import_components("run")
     flow = Workflow(ROOT, {})
     for paper in flow.project.papers:
         flow.judging_digest("smoke", paper)
     gc.freeze()  # the collector of a forked process would copy every page
+
+
+def _import_torch() -> None:
+    """Import what most commands import."""
+    import leakbench.cli  # noqa: F401
+    from leakbench.workflow.warm import LIBRARIES, import_components, import_libraries
+
+    for libraries in LIBRARIES.values():
+        import_libraries(libraries)
+    import_components("draw")
 
 
 def _take_over(request: dict[str, object]) -> None:
@@ -77,10 +99,13 @@ def _take_over(request: dict[str, object]) -> None:
     os.environ.update(environment)
     os.chdir(str(request["folder"]))
     sys.path[0] = str(request["folder"])
-    sys.argv[:] = ["snakemake", *arguments]
+    sys.argv[:] = [str(request["module"]), *arguments]
 
 
-def _run() -> None:
+def _run(name: str) -> None:
+    if name != "snakemake":
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+        return
     from snakemake.cli import main
     from snakemake.workflow import Workflow
 
@@ -89,12 +114,14 @@ def _run() -> None:
 
 
 def _main() -> None:
-    _import()
+    {"snakemake": _import_snakemake, "torch": _import_torch}[sys.argv[1]]()
     for line in iter(sys.stdin.readline, ""):
         job = os.fork()
         if not job:
-            _take_over(json.loads(line))
-            _run()
+            request = json.loads(line)
+            _take_over(request)
+            _run(request["module"])
+            sys.exit()
         _, status = os.waitpid(job, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 

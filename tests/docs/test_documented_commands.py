@@ -5,12 +5,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.forking import snakemake
+from tests.forking import module, snakemake
 
 from leakbench.paper_folders import paper_folders
 from leakbench.report.artifacts import artifact_of
@@ -96,20 +96,18 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     @cache
     def once(*command: str) -> Path:
         folder = new_checkout(tmp_path_factory.mktemp("ran"))
-        if command[0] == "snakemake":
-            status, said = snakemake(command[1:], folder)
-            assert status == 0, said
-        else:
-            run([sys.executable, "-m", *command], folder)
+        run(command, folder)
         return folder
 
     return once
 
 
-def run(command: list[str], folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def run(command: Sequence[str], folder: Path) -> str:
+    """Run a module of Python, by name; returns what it printed."""
+    name, *arguments = command
+    status, said = snakemake(arguments, folder) if name == "snakemake" else module(name, arguments, folder)
+    assert status == 0, said
+    return said
 
 
 def test_documentation_holds_commands() -> None:
@@ -128,16 +126,17 @@ def test_command(command: str, checkout: Path, ran: Callable[..., Path]) -> None
     elif program == "leakbench":
         if arguments[0] == "show":  # what it draws comes first
             checkout = ran("leakbench", "run", *arguments[1:])
-        run([sys.executable, "-m", "leakbench", *arguments], checkout)
+        run(["leakbench", *arguments], checkout)
     elif program == "snakemake":  # dry: the targets exist and the profile is understood
         ran("snakemake", *arguments, *(() if "--dry-run" in arguments else ("--dry-run", "--quiet", "rules")))
     elif program == "make":
-        run(["make", "--dry-run", *arguments], ROOT)
+        subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, capture_output=True, check=True)
     elif program == "python" and arguments[0] == "-m":
-        run([sys.executable, "-m", arguments[1], "--help"], ROOT)
+        run([arguments[1], "--help"], ROOT)
     elif program == "python":
         assert (ROOT / arguments[0]).is_file()
-        run([sys.executable, str(ROOT / arguments[0]), "--help"], checkout)
+        help_of_script = [sys.executable, str(ROOT / arguments[0]), "--help"]
+        subprocess.run(help_of_script, cwd=checkout, capture_output=True, check=True)
     else:
         pytest.fail(f"no test runs the documented command '{command}'")
 
@@ -149,7 +148,7 @@ def inline() -> list[str]:
 
 @cache
 def help_of(*command: str) -> str:
-    return run([sys.executable, "-m", *command, "--help"], ROOT)
+    return run([*command, "--help"], ROOT)
 
 
 @pytest.mark.parametrize("command", inline())

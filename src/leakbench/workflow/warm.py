@@ -140,9 +140,9 @@ def serve(run: int, listener: socket.socket, needs: Needs) -> tuple[Request, lis
                 request, streams = _receive(connection)
                 asked[request.command] += 1
                 if asked[request.command] == 2:
-                    _import(LIBRARIES[str(request.command)])
-                    _import_components(str(request.command))
-                _import(needs.reported())
+                    import_libraries(LIBRARIES[str(request.command)])
+                    import_components(str(request.command))
+                import_libraries(needs.reported())
                 if os.fork() == 0:
                     listener.close()
                     return request, streams, connection
@@ -173,7 +173,7 @@ def _receive(connection: socket.socket) -> tuple[Request, list[int]]:
         return Request(**json.loads(lines.readline())), streams
 
 
-def _import(libraries: Sequence[str]) -> None:
+def import_libraries(libraries: Sequence[str]) -> None:
     for library in libraries:
         with contextlib.suppress(ImportError):  # the job that needs it says so
             if library.startswith(("torchmetrics", "transformers")):
@@ -182,7 +182,7 @@ def _import(libraries: Sequence[str]) -> None:
     gc.freeze()  # the collector of a forked job would copy every page
 
 
-def _import_components(command: str) -> None:
+def import_components(command: str) -> None:
     """Import all components, the modules that read the configuration, and for drawing and judging the papers."""
     with contextlib.suppress(Exception):  # the job says so
         from leakbench.jobs.base import JOB_KINDS
