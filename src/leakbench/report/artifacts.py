@@ -18,12 +18,12 @@ from leakbench.paper_folders import import_modules, paper_folders
 from leakbench.records import atomic_write
 from leakbench.report.bare import FOLDER, Shape, fit
 from leakbench.report.compared import Places, defenses_apart, places_of, settings_apart
+from leakbench.report.gate_verdicts import void_notes
 from leakbench.report.labels import Reads, check_labels, declared
 from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.style import add_caption, add_mark, pictures
 from leakbench.report.tidy import adaptive_path, existing, gates_path, needed, table_path
 from leakbench.report.under_attacked import COLUMN, DAGGER, under_attacked, under_attacked_notes
-from leakbench.report.verdicts import void_notes
 
 if TYPE_CHECKING:
     from leakbench.planning.plan import Plan

@@ -25,7 +25,7 @@ def relative(a: Series, b: Series, name: str, at_least: float = -math.inf, at_mo
     jackknife = jackknife_of(a, b)
     ours, theirs = _known_in_both(a.values[0], b.values[0])
     estimate = jackknife.estimate(jackknife.mean(ours) / jackknife.mean(theirs) - 1, ratio=True)
-    return Part(name, estimate, f"{a.name} over {b.name}, minus 1", at_least, at_most)
+    return Part(name, estimate, f"{' over '.join(_names(a, b))}, minus 1", at_least, at_most)
 
 
 def difference(a: Series, b: Series, name: str, unit: str, at_least: float = 0.0) -> Part:
@@ -33,7 +33,14 @@ def difference(a: Series, b: Series, name: str, unit: str, at_least: float = 0.0
     a, b = same_seeds(a, b)
     jackknife = jackknife_of(a, b)
     estimate = jackknife.estimate(jackknife.mean(a.values[0] - b.values[0]))
-    return Part(name, estimate, f"{a.name} minus {b.name} ({unit})", at_least)
+    return Part(name, estimate, f"{' minus '.join(_names(a, b))} ({unit})", at_least)
+
+
+def _names(a: Series, b: Series) -> tuple[str, str]:
+    """Names of two series of one point each, which the points tell apart where nothing else does."""
+    if a.name != b.name:
+        return a.name, b.name
+    return f"{a.name} at {a.points[0]:g}", f"{b.name} at {b.points[0]:g}"
 
 
 def level(series: Series, name: str, unit: str, at_least: float = -math.inf, at_most: float = math.inf) -> Part:

@@ -232,6 +232,7 @@ class Evidence:
         if attack is not None:
             self._check(experiment, "attacks", attack)
         name = f"{metric} of {defense} in {experiment}" + (f" under {attack}" if attack else "")
+        name += "".join(f", {key} {wanted}" for key, wanted in (where or {}).items())
         rows = self._rows(experiment)
         attacked = rows["attack"].isna() if attack is None else rows["attack"] == attack
         rows = rows[(rows["defense"] == defense) & attacked]
@@ -239,7 +240,7 @@ class Evidence:
             rows = rows[rows[SETTING + key] == wanted] if SETTING + key in rows else rows[:0]
         measured = rows[rows["metric"] == metric]
         if measured.empty:
-            raise NotRun(f"there is no {name}" + "".join(f", {key} {wanted}" for key, wanted in (where or {}).items()))
+            raise NotRun(f"there is no {name}")
         if sweep and measured[SETTING + sweep].isna().all():
             raise NotRun(f"{name} sweeps no {sweep}")
         if measured["void"].any():

@@ -16,7 +16,7 @@ MARKS: Mapping[str, str] = {"reproduced": "✔", "contradicted": "✘", "inconcl
 MOST_LISTED = 12
 """Parts that the note lists with their numbers; more are counted."""
 SURVIVES = "★"
-"""Beside verdicts that outlive Holm's correction for the number of the paper's empirical claims."""
+"""Beside verdicts that outlive Holm's correction for the number of the paper's claims that were tested."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Finding:
         seeds_needed: seeds, each with victims of its own, that would decide an effect of this size; 1,001 for more
             than a thousand; None where it is decided, or their number is not known.
         seeds: of which the effect is computed; None for a number that no seed changes.
+        at_least: what the effect has to be, and ``at_most``; None where there is no such threshold.
         coverage: how much of the paper's grid was computed, in words.
         meaning: what the effect is and its unit, in words.
         note: parts that fail, size of the sample, missing numbers.
@@ -46,6 +47,8 @@ class Finding:
     lean: Literal["reproduced", "contradicted", ""] = ""
     seeds_needed: int | None = None
     seeds: int | None = None
+    at_least: float | None = None
+    at_most: float | None = None
     coverage: str = ""
     meaning: str = ""
     note: str = ""
@@ -181,6 +184,8 @@ def decide(evidence: Evidence, parts: Sequence[Part], *, gated: bool = True) -> 
         lean,
         needed,
         estimate.seeds or None,
+        finite(deciding.at_least),
+        finite(deciding.at_most),
         meaning=meaning,
         note=". ".join(
             [*(evidence.void if gated else []), *_notes(parts), *unknown, *evidence.notes(tested=not computed)]
@@ -284,3 +289,15 @@ def effect_text(effect: float | None, low: float | None, high: float | None) -> 
     if effect is None:
         return ""
     return f"{effect:.3g}" + ("" if low is None or high is None else f" [{low:.3g}, {high:.3g}]")
+
+
+def threshold_text(at_least: float | None, at_most: float | None) -> str:
+    """What an effect has to be, as text; empty where it has no threshold.
+
+    >>> threshold_text(0.5, None), threshold_text(-0.1, 0.1)
+    ('at least 0.5', '-0.1 to 0.1')
+    """
+    if at_least is not None and at_most is not None:
+        return f"{at_least:.3g} to {at_most:.3g}" if at_least < at_most else f"{at_least:.3g}"
+    bounds = {"at least": at_least, "at most": at_most}
+    return "".join(f"{words} {bound:.3g}" for words, bound in bounds.items() if bound is not None)

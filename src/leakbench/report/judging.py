@@ -23,7 +23,7 @@ from leakbench.report.tidy import existing, table_path
 if TYPE_CHECKING:
     from leakbench.planning.project import Project
 
-_NUMBERS = ["effect", "low", "high", "p", "p_holm"]
+_NUMBERS = ["effect", "low", "high", "at_least", "at_most", "p", "p_holm"]
 COLUMNS = [
     "claim",
     "statement",
@@ -164,7 +164,7 @@ def _formats(frame: pd.DataFrame, caption: str) -> dict[str, str]:
         caption=escaped(caption),
         escape=True,  # the cells alone
         longtable=True,
-        column_format="lp{5cm}p{2cm}p{3cm}lllrrrrrrlrp{3cm}p{3cm}p{5cm}",
+        column_format="lp{5cm}p{2cm}p{3cm}lllrrrrrrrrlrp{3cm}p{3cm}p{5cm}",
     )
     markdown = shown.to_markdown(index=False, disable_numparse=True)
     return {"csv": frame.to_csv(index=False), "md": f"{markdown}\n\n{caption}\n", "tex": latex}

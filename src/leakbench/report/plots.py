@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import pd
+from leakbench.report.gate_verdicts import VOID
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import REFERENCE_COLOUR, REFERENCES, colour, marker, panels, whole_ticks
 from leakbench.report.tidy import SETTING
 from leakbench.report.under_attacked import COLUMN, DAGGER, under_attacked
-from leakbench.report.verdicts import VOID
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

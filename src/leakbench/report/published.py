@@ -25,7 +25,7 @@ from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import claims_of
 from leakbench.report.component_pages import FOLDER, component_pages
 from leakbench.report.coverage import PAPER_SCALE
-from leakbench.report.findings import MARKS, effect_text, lean_text, marked, tally
+from leakbench.report.findings import MARKS, effect_text, lean_text, marked, tally, threshold_text
 from leakbench.report.judging import COLUMNS, claims_path
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def closest(project: Project, paper: str) -> Published:
                 key = str(row["claim"])
                 if statements.get(key) != row["statement"]:
                     continue
-                if key not in shown or shown[key][1]["verdict"] == "not run":
+                if key not in shown or shown[key][1]["verdict"] == "not run" != row["verdict"]:
                     shown[key] = scale, {str(column): value for column, value in row.items()}
     return shown
 
@@ -156,8 +156,8 @@ def _paper_table(project: Project, paper: str, shown: Published) -> str:
             for scale in _scales(shown)
         ),
         "",
-        "| claim | statement | verdict | effect, 95 % interval | p | seeds | by the paper's own numbers | scale "
-        "| coverage |",
+        "| claim | statement | verdict | effect, 95 % interval | p | seeds | verdict by the paper's own numbers "
+        "| scale | coverage |",
         "|---|---|---|---|---:|---:|---|---|---|",
     ]
     for entry in claims_of(paper):
@@ -192,7 +192,12 @@ def _scales(shown: Published) -> list[str]:
 def _judged_cells(scale: str, row: Row) -> list[str]:
     needed = None if row["seeds_needed"] is None else int(row["seeds_needed"])
     verdict = "; ".join(filter(None, (marked(row), lean_text(row["lean"] or "", needed))))
-    effect = effect_text(row["effect"], row["low"], row["high"])
+    effect, threshold = (
+        effect_text(row["effect"], row["low"], row["high"]),
+        threshold_text(row["at_least"], row["at_most"]),
+    )
+    if effect and threshold:
+        effect += f" (has to be {threshold})"
     reason = row["note"] if row["verdict"] == "not run" or not row["meaning"] else row["meaning"]
     if row["p"] is None and row["meaning"] and row["note"]:  # a theorem: on how many cases
         reason += f"; {row['note']}"

@@ -25,13 +25,13 @@ from leakbench.planning.project import Project
 from leakbench.records import RESULTS, atomic_write
 from leakbench.report.artifacts import Artifact, artifacts_at
 from leakbench.report.claims import Claim, claims_of
-from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text, marked, tally
+from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text, marked, tally, threshold_text
+from leakbench.report.gate_verdicts import over_reference, setting_behind
 from leakbench.report.judging import COLUMNS, SMOKE_WARNING, claims_path, claims_paths
 from leakbench.report.published import Row, closest
 from leakbench.report.style import without_caption
 from leakbench.report.tidy import adaptive_path, existing, gates_path, missing_path, provenance_path, table_path
 from leakbench.report.under_attacked import COLUMN, in_words
-from leakbench.report.verdicts import over_reference, setting_behind
 
 FINDINGS = "## Errors and gaps of the paper"
 """Heading of the section of a replication page that the scorecard shows."""
@@ -114,6 +114,7 @@ class Decided:
     Attributes:
         analytic: whether it is judged by computing alone, as theorems are.
         published: of a claim without a verdict here, the one that is published of the scale closest to the papers'.
+        threshold: what the effect has to be; empty where it has no threshold.
         bar: places of zero, of the interval's ends and of the effect, in percent of the bar's width; None without an
             interval.
         p_holm: p-value of the verdict after Holm's correction over the paper's claims.
@@ -133,6 +134,7 @@ class Decided:
     verdict: str
     published: str
     effect: str
+    threshold: str
     bar: tuple[float, float, float, float] | None
     p_holm: str
     survives: str
@@ -302,12 +304,14 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
     frame = pd.read_csv(existing(project.root, path, f"judge {path}"), dtype=texts)
     if list(frame.columns) != COLUMNS or not set(frame["claim"]) <= set(known):
         raise RecordError(f"{path}: made by another version; make it again with `leakbench judge {path}`")
-    numbers = frame[["effect", "low", "high", "p_holm"]].astype(object)
+    numbers = frame[["effect", "low", "high", "at_least", "at_most", "p_holm"]].astype(object)
     numbers = numbers.where(numbers.notna(), None)
     words = frame.fillna({"meaning": "", "note": "", "printed": "", "by_paper": "", "lean": "", "coverage": ""})
     plan, published = project.plan(scale), closest(project, paper)
     configured = plan.papers[paper].experiments
-    for row, (effect, low, high, p_holm) in zip(words.to_dict("records"), numbers.to_numpy().tolist(), strict=True):
+    for row, (effect, low, high, at_least, at_most, p_holm) in zip(
+        words.to_dict("records"), numbers.to_numpy().tolist(), strict=True
+    ):
         entry = known[row["claim"]]
         yield Decided(
             claim=row["claim"],
@@ -318,6 +322,7 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
             verdict=row["verdict"],
             published=_published(published.get(row["claim"])) if row["verdict"] == "not run" else "",
             effect=effect_text(effect, low, high),
+            threshold=threshold_text(at_least, at_most),
             bar=_bar(effect, low, high),
             p_holm="" if p_holm is None else "below 0.001" if p_holm < 1e-3 else f"{p_holm:.2g}",
             survives=SURVIVES if row["survives"] else "",

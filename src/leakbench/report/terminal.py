@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from leakbench.report.findings import SURVIVES, effect_text, lean_text, marked
+from leakbench.report.findings import SURVIVES, effect_text, lean_text, marked, threshold_text
 from leakbench.report.judging import SMOKE_WARNING
 from leakbench.staged.root import data_root
 from leakbench.staging import Availability, to_do
@@ -187,7 +187,10 @@ def print_claims(rows: list[dict[str, Any]]) -> None:
                 printed = f"paper: {row['printed']}" if row["printed"] else ""
                 by_paper = f"by the paper's own numbers: {row['by_paper']}" if row["by_paper"] else ""
                 covered = f"coverage: {row['coverage']}" if row["coverage"] else ""
-                for line in filter(None, (printed, by_paper, row["meaning"], undecided, covered, row["note"])):
+                threshold = threshold_text(row["at_least"], row["at_most"])
+                has_to_be = f"has to be {threshold}" if threshold else ""
+                lines = (printed, by_paper, row["meaning"], has_to_be, undecided, covered, row["note"])
+                for line in filter(None, lines):
                     statement.append(f"\n{line}", style="dim")
                 table.add_row(row["claim"], verdict, effect_text(row["effect"], row["low"], row["high"]), statement)
         console.print(table)

@@ -15,9 +15,9 @@ from leakbench.jobs.runner import data_fingerprint
 from leakbench.lazy import pd
 from leakbench.planning.project import Project
 from leakbench.records import RESULTS, Cost, MetricInfo, Provenance, Record, atomic_write, quarantine, read_record
+from leakbench.report.gate_verdicts import Judge, is_void, verdict_table
 from leakbench.report.recorded import staleness
 from leakbench.report.under_attacked import COLUMN, CellJudge, adaptive_table, is_under_attacked
-from leakbench.report.verdicts import Judge, is_void, verdict_table
 
 SETTING = "setting."
 """Prefix of the columns that hold swept parameters."""
@@ -229,7 +229,7 @@ def _read(root: Path, job: Job) -> Record:
             f"{error}. Moved aside to {aside.name}; run the same command again to regenerate it"
         ) from None
     if fault := staleness(job, record):
-        raise RecordError(f"{job.path}: {fault}; run snakemake again without --rerun-triggers, or delete the file")
+        raise RecordError(f"{job.path}: {fault}; delete it, and run the same command again")
     return record
 
 

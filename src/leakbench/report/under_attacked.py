@@ -21,9 +21,9 @@ from leakbench.gates import value_of
 from leakbench.jobs.base import Job, Setting
 from leakbench.lazy import np, pd
 from leakbench.records import Record
+from leakbench.report.gate_verdicts import Judge, as_sample, is_void, listed, paired_difference
 from leakbench.report.inference import FEWEST_SEEDS, LEVEL, Estimate
 from leakbench.report.units import SAMPLE_AXES, batch_means, known_means
-from leakbench.report.verdicts import Judge, as_sample, is_void, listed, paired_difference
 from leakbench.report.wording import setting_in_words
 
 if TYPE_CHECKING:

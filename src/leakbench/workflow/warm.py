@@ -174,6 +174,7 @@ def _receive(connection: socket.socket) -> tuple[Request, list[int]]:
 
 
 def import_libraries(libraries: Sequence[str]) -> None:
+    """Import libraries that are there."""
     for library in libraries:
         with contextlib.suppress(ImportError):  # the job that needs it says so
             if library.startswith(("torchmetrics", "transformers")):

@@ -17,8 +17,8 @@ from leakbench.papers.channel.balance import hypervolume, improvements, pareto
 from leakbench.papers.channel.released import MIA, PAPERS_ATTACK, SHOWN, judged_by_strongest, strongest_membership
 from leakbench.planning.project import Project
 from leakbench.report.artifacts import Tables, artifact_of
+from leakbench.report.gate_verdicts import VOID_MODEL
 from leakbench.report.plots import Drawing
-from leakbench.report.verdicts import VOID_MODEL
 
 SWEEPS = {f"fig{number:02d}": (experiment, measure, parameter) for number, experiment, measure, parameter in SHOWN}
 

@@ -11,12 +11,12 @@ from leakbench.papers.cdpa.attacked import NAIVE, ROG, attacked_by_rog, distance
 from leakbench.papers.cdpa.common import figure
 from leakbench.papers.cdpa.tables_attacks import ABOUT_CDPA, ADAPTIVE, BY_INFORMED, INFORMED, adaptive_rows
 from leakbench.report.artifacts import Tables
+from leakbench.report.gate_verdicts import VOID
 from leakbench.report.labels import reads
 from leakbench.report.plots import STATISTICS, Drawing, having, judged, named, values_of, whiskers
 from leakbench.report.style import IMAGE_REFERENCES, REFERENCE_COLOUR, REFERENCES, colour, marker, panels
 from leakbench.report.tidy import SETTING
 from leakbench.report.under_attacked import COLUMN, marked, under_attacked
-from leakbench.report.verdicts import VOID
 from leakbench.report.wording import INTERVALS
 
 if TYPE_CHECKING:

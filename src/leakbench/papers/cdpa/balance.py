@@ -10,12 +10,12 @@ from leakbench.metrics.assignment import ASSIGNED
 from leakbench.papers.cdpa.attacked import ROG
 from leakbench.papers.cdpa.common import TRAINED, defense_name, defenses_of, figure
 from leakbench.report.artifacts import Tables
+from leakbench.report.gate_verdicts import VOID
 from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import colour, use_style
 from leakbench.report.tidy import of_cell
-from leakbench.report.verdicts import VOID
 
 if TYPE_CHECKING:
     from matplotlib.projections.polar import PolarAxes

@@ -21,11 +21,11 @@ from leakbench.papers.cdpa.attacked import (
 from leakbench.papers.cdpa.common import figure
 from leakbench.report.artifacts import Tables
 from leakbench.report.gallery import gallery, selection
+from leakbench.report.gate_verdicts import VOID
 from leakbench.report.labels import reads
 from leakbench.report.plots import STATISTICS, Drawing, judged
 from leakbench.report.reconstructions import Row
 from leakbench.report.record_tensors import RecordTensors
-from leakbench.report.verdicts import VOID
 
 EACH = 2
 CHOSEN = (

@@ -11,12 +11,12 @@ from leakbench.metrics.assignment import ASSIGNED
 from leakbench.papers.cdpa.attacked import IG, NAIVE, POST, ROG, attacked_by_rog, reference_rows, shown_defenses
 from leakbench.papers.cdpa.common import printed, table
 from leakbench.report.artifacts import Tables
+from leakbench.report.gate_verdicts import VOID
 from leakbench.report.labels import reads
 from leakbench.report.plots import judged, values_of
 from leakbench.report.style import IMAGE_REFERENCES
 from leakbench.report.tidy import SETTING
 from leakbench.report.under_attacked import COLUMN, DAGGER
-from leakbench.report.verdicts import VOID
 from leakbench.report.wording import INTERVALS, NONE
 
 P = SETTING + "p"

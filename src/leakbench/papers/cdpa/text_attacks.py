@@ -28,11 +28,11 @@ from leakbench.papers.cdpa.text_attacked import (
     shown_attacks,
 )
 from leakbench.report.artifacts import Tables
+from leakbench.report.gate_verdicts import VOID
 from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing
 from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.style import SENTENCE_REFERENCES, panels
-from leakbench.report.verdicts import VOID
 from leakbench.report.wording import INTERVALS, NONE
 
 EXPLAINED = (

@@ -282,7 +282,7 @@ for _letter, (_name, _label) in STRONG.items():
 for _letter, (_name, _label) in STRONG.items():
     stated(
         f"X10{_letter}",
-        f"What {_name} finds from CDPA is less than the most frequent words are right by chance.",
+        f"{_name} scores less on CDPA than a guess of the most frequent words.",
         source="Not in the paper, whose Table V is at the floor of its score",
         experiments=(_attacked(_label, "none", CDPA, references=["frequent_words"]),),
     )(each_attacked(partial(_apart, attack=_label, first=Read("none", "frequent_words"), second=Read(CDPA))))

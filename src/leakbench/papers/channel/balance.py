@@ -20,12 +20,12 @@ from leakbench.papers.channel.released import (
     strongest_membership,
 )
 from leakbench.report.artifacts import Tables
+from leakbench.report.gate_verdicts import VOID_MODEL
 from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import Drawing, having, judged, named, whiskers
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker
 from leakbench.report.tidy import SETTING, cells_of, of_cell
 from leakbench.report.trade_offs import keep_in_view
-from leakbench.report.verdicts import VOID_MODEL
 from leakbench.report.wording import INTERVALS
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from leakbench.lazy import np, pd, torch
 from leakbench.papers.channel.common import CALIBRATED, CHANNELS, figure
 from leakbench.report.artifacts import Tables
+from leakbench.report.gate_verdicts import VOID
 from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import (
     STATISTICS,
@@ -26,7 +27,6 @@ from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.style import IMAGE_REFERENCES, REFERENCE_COLOUR, colour, panels, use_style
 from leakbench.report.tidy import SETTING
 from leakbench.report.under_attacked import marked
-from leakbench.report.verdicts import VOID
 from leakbench.report.wording import rounded
 
 if TYPE_CHECKING:

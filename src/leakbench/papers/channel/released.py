@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leakbench.lazy import pd
 from leakbench.papers.channel.common import UNDEFENDED, figure
 from leakbench.report.artifacts import Tables
+from leakbench.report.gate_verdicts import VOID_MODEL
 from leakbench.report.plots import STATISTICS, Drawing, having, judged, named, values_of
 from leakbench.report.style import MODEL_COLOURS, panels
 from leakbench.report.tidy import SETTING
 from leakbench.report.trade_offs import keep_in_view
-from leakbench.report.verdicts import VOID_MODEL
 from leakbench.report.wording import INTERVALS
 
 if TYPE_CHECKING:

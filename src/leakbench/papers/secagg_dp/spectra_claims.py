@@ -25,7 +25,7 @@ NONE = "none"
 SPECTRA = tuple(reads(experiment, defenses=NONE) for experiment in MEASURED)
 ROUNDS = reads(TOY, defenses=NONE)
 FEW = 10
-"""Users that do not suffice, in E25."""
+"""Users that do not suffice, in E26."""
 
 
 def _measured(evidence: Evidence) -> Iterator[tuple[str, Callable[[str], Series], Callable[[str], Series]]]:

@@ -29,10 +29,10 @@ from leakbench.papers.tfl_meta.measured import (
     optima,
 )
 from leakbench.report.artifacts import Tables
+from leakbench.report.gate_verdicts import VOID
 from leakbench.report.plots import Drawing, values_of
 from leakbench.report.style import MODEL_COLOURS, REFERENCE_COLOUR, colour, use_style
 from leakbench.report.tidy import cells_of
-from leakbench.report.verdicts import VOID
 from leakbench.theory.distortion import (
     compression_tv,
     exact_sharing_tv,

@@ -31,10 +31,10 @@ from leakbench.papers.tfl_meta.measured import (
     tuned_runs,
 )
 from leakbench.report.artifacts import Tables
+from leakbench.report.gate_verdicts import VOID
 from leakbench.report.plots import Drawing
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, plain_ticks, use_style
 from leakbench.report.tidy import cells_of
-from leakbench.report.verdicts import VOID
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -35,11 +35,11 @@ from leakbench.papers.tfl_meta.measured import (
     tuned_runs,
 )
 from leakbench.report.artifacts import Tables
+from leakbench.report.gate_verdicts import VOID
 from leakbench.report.pareto import Front, Mechanism, hypervolume, nondominated, pareto_front
 from leakbench.report.plots import Drawing, having, values_of
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, plain_ticks, use_style
 from leakbench.report.tidy import cells_of
-from leakbench.report.verdicts import VOID
 from leakbench.report.wording import NONE
 from leakbench.theory.protection_parameters import UploadLaw, bounds_at_optimum
 

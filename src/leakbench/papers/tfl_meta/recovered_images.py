@@ -12,11 +12,11 @@ from leakbench.papers.tfl_meta.fronts import added
 from leakbench.papers.tfl_meta.measured import CONSTANTS, ENCRYPTED, IN_USE, MASKED, READ, SWEPT, THRESHOLD, TUNED
 from leakbench.report.artifacts import Tables
 from leakbench.report.gallery import gallery, selection
+from leakbench.report.gate_verdicts import VOID
 from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import Drawing, having
 from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.tidy import SETTING, cells_of
-from leakbench.report.verdicts import VOID
 
 EACH = 2
 SEED = 0

@@ -26,12 +26,12 @@ from leakbench.planning.project import Project
 from leakbench.records import Replicate, read_record, write_record
 from leakbench.report import judging
 from leakbench.report.artifacts import artifact_of, artifacts
+from leakbench.report.gate_verdicts import COLUMNS, GateVerdict, Judge, void_notes
 from leakbench.report.judging import claims_path
 from leakbench.report.plots import Drawing
 from leakbench.report.scorecard import write_scorecard
 from leakbench.report.style import COLOURS, add_caption
 from leakbench.report.tidy import gates_path, merge, table_path, tidy_rows
-from leakbench.report.verdicts import COLUMNS, GateVerdict, Judge, void_notes
 
 PAPER = "optimal_defense"
 UNDEFENDED = f"results/smoke/{PAPER}/undefended/digits16/small/none/ig/all.json"
