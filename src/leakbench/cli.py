@@ -241,7 +241,13 @@ def _checked(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], list[d
     from leakbench.errors import ConfigError
     from leakbench.leaderboard.submission import KEYS
 
-    given = yaml.safe_load(arguments.parameters or "{}")
+    try:
+        given = yaml.safe_load(arguments.parameters or "{}")
+    except yaml.YAMLError as error:
+        given = str(error)
+    if not isinstance(given, dict):
+        form = "{scale: {sweep: [0.01, 0.1]}}"
+        raise ConfigError(f"--parameters: expected a mapping in YAML, such as '{form}', got {arguments.parameters!r}")
     components = [(kind.removesuffix("s"), each) for kind, each in components_of(arguments.source)]
     submitted = [(kind, each) for kind, each in components if kind in KEYS]
     if len(submitted) != 1:
@@ -482,6 +488,14 @@ def _schemas(arguments: argparse.Namespace) -> None:
         print(path)
 
 
+def _part(text: str) -> float:
+    """A number above 0, at most 1, for argparse."""
+    part = float(text)
+    if not 0 < part <= 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected a part, above 0 and at most 1")
+    return part
+
+
 def _positive(text: str) -> int:
     """A positive integer, for argparse."""
     count = int(text)
@@ -548,7 +562,7 @@ def _add_jobs(command: _AddCommand) -> None:
     run.add_argument("records", nargs="+", metavar="RECORD", help="results/<scale>/<paper>/.../<part>.json")
     run.add_argument("--device", help="torch device (default: cuda if there is one, else cpu)")
     run.add_argument(
-        "--threads", type=int, default=1, help="CPU threads; results may differ in the last digits (default: 1)"
+        "--threads", type=_positive, default=1, help="CPU threads; results may differ in the last digits (default: 1)"
     )
     run.add_argument("--tf32", action="store_true", help="let a GPU round products to TF32; the record says so")
     run.add_argument(
@@ -649,7 +663,7 @@ def _add_leaderboard(command: _AddCommand) -> None:
     submit.add_argument("--verify", action="store_true", help="check a submission, and recompute a part of it")
     submit.add_argument(
         "--part",
-        type=float,
+        type=_part,
         default=0.1,
         metavar="P",
         help="with --verify: the part of the records to recompute (default: 0.1)",

@@ -28,11 +28,6 @@ def text(word: int, width: int = 16) -> str:
     return format(word & (2**width - 1), f"0{width}b")
 
 
-def word_of(digits: str) -> torch.Tensor:
-    value = int(digits, 2)
-    return torch.tensor([value - 2**16 if value >= 2**15 else value], dtype=torch.int16)
-
-
 def words_of(*integers: int) -> torch.Tensor:
     """Words of integers, ``[R, 1]``."""
     words, saturated = FORM.encode(torch.tensor(integers, dtype=torch.float64)[:, None] / 10**4)

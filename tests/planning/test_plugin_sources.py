@@ -65,8 +65,6 @@ class WrappedFor(MagnitudePruning):
     adaptive: ClassVar = ({"name": "my_wrapper"},)
 """
 
-Edit = Callable[[str], None]
-
 pytestmark = pytest.mark.usefixtures("clean_registries")
 
 

@@ -90,18 +90,9 @@ class EnergyMeter:
         self.earlier = unpacked(saved["kwh"])
 
     def _start(self) -> None:
-        from codecarbon import OfflineEmissionsTracker
-        from codecarbon.external.logger import set_logger_level
+        from leakbench.libraries.energy import tracker
 
-        set_logger_level("critical")  # it logs before it reads the argument log_level
-        # The country sets the carbon intensity of codecarbon's kilograms, which are not used.
-        self._tracker = OfflineEmissionsTracker(
-            country_iso_code="USA",
-            tracking_mode="process",
-            output_methods=[],
-            allow_multiple_runs=True,
-            log_level="critical",
-        )
+        self._tracker = tracker()
         self._tracker.start()
 
     def _stop(self) -> None:

@@ -15,6 +15,7 @@ from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.gradients import StackedGradients
 from leakbench.federated.local import LocalTraining
+from leakbench.federated.message import FLOAT_BITS, mebi_elements
 from leakbench.federated.partition import dirichlet_partition, iid_partition
 from leakbench.federated.step import TrainedSteps
 from leakbench.federated.training import Start, Training, TrainingRuns, TrainingSet, train_runs
@@ -566,8 +567,8 @@ class _Federation:
         metrics["carbon_kg"] = None if kwh is None else kwh * CARBON_INTENSITY
         metrics["carbon_formula_kg"] = carbon_kg(self.kind.power_kw, seconds / 3600)
         if costs.bits:
-            bits = costs.bits + 32 * (self.network.state_size - self.network.dimension)
-            metrics |= {"bits": float(bits), "mebi_elements": bits / 32 / 2**20}
+            bits = costs.bits + FLOAT_BITS * (self.network.state_size - self.network.dimension)
+            metrics |= {"bits": float(bits), "mebi_elements": mebi_elements(bits)}
         return metrics
 
 

@@ -58,6 +58,7 @@ OCCASIONAL = (
     "rouge_score.rouge_scorer",
     "dp_accounting.rdp",
     "sklearn.metrics",
+    "leakbench.libraries.energy",
 )
 """Slow libraries that only some jobs import."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakbench.metrics.communication import mebi_elements, megabits
+from leakbench.federated.message import mebi_elements
 from leakbench.models.base import build_network
 from leakbench.models.resnet import ResNet18
 
@@ -32,8 +32,3 @@ def test_resnet18_has_as_many_numbers() -> None:
 )
 def test_the_papers_unit(bits: float, expected: float) -> None:
     assert mebi_elements(bits) == pytest.approx(expected, abs=5.1e-7)
-
-
-def test_megabits() -> None:
-    assert megabits(32 * STATE) == pytest.approx(357.874624)
-    assert megabits(16 * STATE) == pytest.approx(178.937312)
