@@ -89,7 +89,7 @@ def test_tensors_come_from_experiments_that_it_names() -> None:
     register = artifact(
         "optimal_defense", "figure", 99, title="", caption="", experiments=("noise",), tensors=("noise", "pruning")
     )
-    with pytest.raises(ConfigError, match=r"^optimal_defense: fig99 asks for tensors of experiments that it does not"):
+    with pytest.raises(ConfigError, match=r"^optimal_defense: fig99 asks for tensors of pruning; name it in"):
         register(nothing)
 
 

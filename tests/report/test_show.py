@@ -201,7 +201,7 @@ def test_numbers_that_are_missing_are_named(tmp_path: Path, drawn: dict[str, Any
         (["a.json"], {"settings": ["scale=x"]}, ConfigError, "a.json: no setting has scale=x."),
         (["a.json", "other.json"], {}, ConfigError, "'none · mean_image' attacks other images than 'none · ig, sc"),
         (["one.json", "batch.json"], {}, ConfigError, "'none · grey' attacks other images than 'none · noise'"),
-        (["one.json", "twin.json"], {}, ConfigError, "two records have the same defense, attack and setting"),
+        (["one.json", "twin.json"], {}, ConfigError, "several records have the defense, attack and setting"),
         (["missing.json"], {}, RecordError, "missing.json: missing; make it with `leakbench run missing.json`"),
         (["bare.json"], {}, RecordError, "bare.json: holds no reconstructions: a job of kind 'attack'"),
         (["broken.json"], {}, RecordError, "broken.json: not a valid record"),

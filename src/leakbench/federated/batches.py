@@ -17,6 +17,18 @@ Chosen: TypeAlias = "tuple[torch.Tensor | slice, torch.Tensor | slice]"
 ALL: Chosen = (slice(None), slice(None))
 
 
+def without_replacement(streams: Streams, held: int, size: int, device: torch.device) -> torch.Tensor:
+    """Some of the samples that each client holds, in any order, ``[n, size]``; each client's from its stream alone.
+
+    Args:
+        streams: one per client, not used before.
+        held: samples that each client holds, ``size`` or more.
+        size: samples to choose.
+        device: of the samples.
+    """
+    return streams.uniform(held).argsort(dim=1)[:, :size].to(device)
+
+
 class ClientBatches:
     """The batches of ``n`` clients; each client's depend on its random stream alone.
 
@@ -39,8 +51,7 @@ class ClientBatches:
             return ALL
         rows = torch.arange(len(self._streams), device=self._device)[:, None]
         if self._sampling == "independent":
-            order = self._streams.child("batch", step).uniform(self._held).argsort(dim=1).to(self._device)
-            return rows, order[:, : self._size]
+            return rows, without_replacement(self._streams.child("batch", step), self._held, self._size, self._device)
         epoch, batch = divmod(step, self._held // self._size)
         if epoch != self._epoch:
             shuffle = self._streams.child("order", epoch).uniform(self._held, device=self._device)

@@ -16,10 +16,11 @@ from leakbench.effort import Effort
 from leakbench.errors import ConfigError
 from leakbench.federated.training import Training
 from leakbench.jobs.base import Findings, Job, JobKind, Setting
+from leakbench.jobs.victims import initial_network
 from leakbench.lazy import torch
-from leakbench.models.base import Model, Network, build_network
+from leakbench.models.base import Model, Network
 from leakbench.models.sizes import multiply_adds, parameter_counts
-from leakbench.randomness import Streams, stream_seed
+from leakbench.randomness import Streams
 
 
 @dataclass(frozen=True)
@@ -176,9 +177,7 @@ class ClientTraining(JobKind):
 
     def network(self, job: Job, seed: int, device: torch.device) -> Network:
         """The model before training, which the public knows."""
-        dataset, label = job.dataset.single(), job.dataset.label
-        start = stream_seed(label, seed, "initialisation")
-        return build_network(job.model.single(), dataset.shape, dataset.classes, start, device)
+        return initial_network(job.dataset.single(), job.dataset.label, job.model.single(), seed, device)
 
 
 def target_of(job: Job) -> Target:

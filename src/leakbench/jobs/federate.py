@@ -23,8 +23,9 @@ from leakbench.federated.updates import Hook, Part, Runs, run_updates
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.costs import CARBON_INTENSITY, EnergyMeter, Times, carbon_kg
 from leakbench.jobs.subjects import check_defense, check_vocabulary
+from leakbench.jobs.victims import initial_network
 from leakbench.lazy import torch
-from leakbench.models.base import Network, Statistics, build_network
+from leakbench.models.base import Network, Statistics
 from leakbench.models.stacked import StackedNetworks
 from leakbench.numerics.stateful import Stateful
 from leakbench.randomness import Streams, generator, stream_seed
@@ -226,7 +227,10 @@ def _split(kind: FederateJob, label: str, seed: int, labels: torch.Tensor) -> tu
     held_out, rest = order[: kind.validation], order[kind.validation :]
     size = kind.images_per_client or len(rest) // kind.clients
     if size < 1:
-        raise ConfigError(f"clients: {len(rest)} images do not suffice for {kind.clients} clients")
+        raise ConfigError(
+            f"clients: {len(rest)} images, beside {kind.validation} for validation, do not suffice for {kind.clients} "
+            "clients; lower clients or validation"
+        )
     seed_of_parts = stream_seed(label, seed, "partition")
     if kind.alpha is None:
         places = iid_partition(len(rest), kind.clients, size, seed_of_parts)
@@ -236,8 +240,7 @@ def _split(kind: FederateJob, label: str, seed: int, labels: torch.Tensor) -> tu
 
 
 def _network(job: Job, seed: int, device: torch.device) -> Network:
-    dataset, start = job.dataset.single(), stream_seed(job.dataset.label, seed, "initialisation")
-    return build_network(job.model.single(), dataset.shape, dataset.classes, start, device)
+    return initial_network(job.dataset.single(), job.dataset.label, job.model.single(), seed, device)
 
 
 class _Run(NamedTuple):

@@ -26,14 +26,16 @@ from leakbench.defenses.gaussian_sampling import GaussianSampling
 from leakbench.defenses.water_filling import WaterFilling
 from leakbench.effort import Effort, Unit
 from leakbench.errors import ConfigError, Infeasible
+from leakbench.federated.batches import without_replacement
 from leakbench.federated.step import MEMORY_BUDGET, ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained
 from leakbench.jobs.sums import only_sums
+from leakbench.jobs.victims import initial_network
 from leakbench.lazy import torch
 from leakbench.metrics.membership import auc, true_positive_rate
-from leakbench.models.base import Network, build_network
-from leakbench.randomness import Streams, generator, stream_seed
+from leakbench.models.base import Network
+from leakbench.randomness import Streams, generator
 from leakbench.records import MetricInfo, Outcome, Replicate
 from leakbench.theory.aggregate_dp import information_bound
 from leakbench.theory.membership_bound import auc_bound
@@ -241,9 +243,7 @@ class MembershipJob(JobKind):
                 f"{needed} are drawn; the train split of '{dataset.name}' has {available}"
             )
         label = job.dataset.label
-        network = build_network(
-            job.model.single(), dataset.shape, dataset.classes, stream_seed(label, seed, "initialisation"), device
-        )
+        network = initial_network(dataset, label, job.model.single(), seed, device)
         network = pretrained(network, dataset, label, seed, self.epoch, self.pretraining, device, of=job.model.digest)
         # Neighbours in a data set may have more in common than others, such as the writer.
         order = trained + torch.randperm(available - trained, generator=generator(label, seed, "membership", "records"))
@@ -372,7 +372,7 @@ class Trial:
         """Places of the records that every user takes, ``[N, taken]``."""
         if taken == self.rows.shape[1]:
             return torch.arange(taken).expand(len(self.rows), taken)
-        return self.streams.child("batch").uniform(self.rows.shape[1]).argsort(dim=1)[:, :taken]
+        return without_replacement(self.streams.child("batch"), self.rows.shape[1], taken, self.rows.device)
 
     def steps(self, population: Population, taken: int) -> ClientSteps:
         """The users' step on ``taken`` of their records."""

@@ -12,6 +12,7 @@ from leakbench.defenses.base import ActsOn, Defense, NoDefense
 from leakbench.defenses.clients import DefendedClients, Examples
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
+from leakbench.federated.batches import without_replacement
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import EVERYTHING, JOB_KINDS, Findings, Job, JobKind, Setting
@@ -174,8 +175,8 @@ class _Bench:
         victims, times = contender.victims, Times()
         streams = victims.streams.child("step", number)
         for_defense = streams.child("defense")
-        order = victims.streams.child("batch", number).uniform(self.kind.images_per_client).argsort(dim=1)
-        chosen = order[:, : self.kind.batch_size].to(self.device)
+        drawn, held = victims.streams.child("batch", number), self.kind.images_per_client
+        chosen = without_replacement(drawn, held, self.kind.batch_size, self.device)
         row = torch.arange(self.kind.clients, device=self.device)[:, None]
         batch = clients.take((row, chosen))
 

@@ -96,9 +96,12 @@ def unlike_rows(dataset: Dataset, first_index: int, clients: int, batch_size: in
     return rows
 
 
-def initial_network(dataset: Dataset, label: str, model: Model, seed: int, device: torch.device) -> Network:
-    """The model of a repetition as it is initialised: see :func:`gather_victims`."""
-    return build_network(model, dataset.shape, dataset.classes, stream_seed(label, seed, "initialisation"), device)
+def initial_network(
+    dataset: Dataset, label: str, model: Model, seed: int, device: torch.device, *number: int
+) -> Network:
+    """The model of a repetition, or one of several by its number, as it is initialised: see :func:`gather_victims`."""
+    start = stream_seed(label, seed, "initialisation", *number)
+    return build_network(model, dataset.shape, dataset.classes, start, device)
 
 
 def model_under(defense: Defense, network: Network, shape: tuple[int, ...], label: str, seed: int) -> Network:

@@ -364,8 +364,9 @@ def artifact(
         read = declared(experiments)
         how = (tensors, leaves_out, any_sweep, in_parts, leads)
         entry = Artifact(paper, kind, number, title, caption, read, make, *how)
-        if not set(tensors) <= set(entry.experiments):
-            raise ConfigError(f"{paper}: {entry.name} asks for tensors of experiments that it does not name")
+        if unread := sorted(set(tensors) - set(entry.experiments)):
+            names = ", ".join(unread)
+            raise ConfigError(f"{paper}: {entry.name} asks for tensors of {names}; name it in experiments=..., too")
         if (paper, entry.name) in _artifacts:
             raise ConfigError(f"{paper}: {entry.name} is registered twice")
         _artifacts[paper, entry.name] = entry

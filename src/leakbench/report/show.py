@@ -63,7 +63,8 @@ def show(
             raise ConfigError(f"'{row.label}' attacks other images than '{rows[0].label}'; show them apart")
     labels = [row.label for row in rows]
     if len(set(labels)) < len(labels):
-        raise ConfigError("two records have the same defense, attack and setting; show them apart")
+        twice = next(label for label in labels if labels.count(label) > 1)
+        raise ConfigError(f"several records have the defense, attack and setting '{twice}'; show them apart")
     first = records[paths[0]].job
     title = f"{first['dataset']['label']}, {first['model']['label']}, seed {seed}; ranked by {labels[0]}"
     _draw(rows, title, where)

@@ -351,7 +351,8 @@ def test_the_same_again() -> None:
         ({"thresholds": ()}, "one or more values, each once"),
         ({"smoothing": (1.0, 1.0)}, "one or more values, each once"),
         ({"fewer": ((3, 1),)}, r"fewer: at most models \(2\) and attempts \(4\)"),
-        ({"fewer": ((1, 2), (2, 1))}, "fewer: each number of attempts at all models once"),
+        ({"batch_size": 30}, r"batch_size: at most images_per_client \(20\), got 30"),
+        ({"fewer": ((1, 2), (2, 1))}, "fewer: models times attempts has to differ; 2 is there twice"),
         ({"fewer": ((1, 1),), "constants": "other"}, "the prior is that of the constants"),
         ({"ssim_thresholds": (25.0,)}, "one of them is a threshold of PSNR, too"),
         ({"knowledge": ("prior",)}, "prior: allowed are labels, pixel_range"),
@@ -360,11 +361,6 @@ def test_the_same_again() -> None:
 def test_bad_protocols(protocol: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         LeakageJob(**{**SMALL, **protocol})
-
-
-def test_batches_are_of_the_clients_images(truth: torch.Tensor) -> None:
-    with pytest.raises(ConfigError, match="is at most images_per_client"):
-        run(job_of(batch_size=30))
 
 
 def test_what_an_attack_needs_is_granted(truth: torch.Tensor) -> None:

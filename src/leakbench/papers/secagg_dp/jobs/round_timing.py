@@ -17,6 +17,7 @@ from leakbench.defenses.distributed_noise import DistributedNoise
 from leakbench.defenses.water_filling import WaterFilling
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
+from leakbench.federated.batches import without_replacement
 from leakbench.federated.layered_steps import LayeredSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.costs import Times, timed
@@ -137,8 +138,8 @@ class RoundTimingJob(JobKind):
     ) -> torch.Tensor:
         streams, samples = victims.streams.child("round", number), Examples(victims.inputs, victims.labels)
         if method == "sgd":
-            order = streams.child("batch").uniform(self.images_per_client).argsort(dim=1)
-            chosen = order[:, : self.batch_size].to(samples.inputs.device)
+            device = samples.inputs.device
+            chosen = without_replacement(streams.child("batch"), self.images_per_client, self.batch_size, device)
             row = torch.arange(len(chosen), device=chosen.device)[:, None]
             samples = samples.at((row, chosen))
 

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from leakbench.data.base import image_dataset
 from leakbench.effort import Effort, Unit
 from leakbench.errors import ConfigError, Infeasible
+from leakbench.federated.batches import without_replacement
 from leakbench.federated.partition import iid_partition
 from leakbench.federated.step import ClientSteps
 from leakbench.federated.updates import Hook, run_updates
@@ -272,7 +273,7 @@ class _Users:
         if number == self.kind.rounds[-1]:
             return
         streams = self.streams.child("batch", number)
-        chosen = streams.uniform(self.kind.records).argsort(dim=1)[:, : self.kind.batch].to(self.parameters.device)
+        chosen = without_replacement(streams, self.kind.records, self.kind.batch, self.parameters.device)
         user = torch.arange(self.kind.users, device=chosen.device)[:, None]
         steps = ClientSteps(
             self.network, self.parameters, self.held.inputs[user, chosen], self.held.labels[user, chosen], streams

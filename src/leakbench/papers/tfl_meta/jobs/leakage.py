@@ -22,15 +22,17 @@ from leakbench.defenses.clients import DefendedClients, Examples
 from leakbench.defenses.tuned import SMALLEST_SPREAD, Tuned, Tuning
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible
+from leakbench.federated.batches import without_replacement
 from leakbench.federated.message import Message, gains, stacked
 from leakbench.federated.partition import dirichlet_partition, iid_partition
 from leakbench.federated.step import ClientSteps
 from leakbench.federated.updates import Runs, run_updates
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.jobs.victims import initial_network
 from leakbench.lazy import torch
 from leakbench.metrics.assignment import assign, reorder
 from leakbench.metrics.image import psnr, ssim
-from leakbench.models.base import Network, build_network
+from leakbench.models.base import Network
 from leakbench.papers.tfl_meta.theory.leakage_estimation import (
     Constants,
     bootstrap_constants,
@@ -196,11 +198,14 @@ class LeakageJob(JobKind):
     def _parts_of_all(self) -> LeakageJob:
         if len({*self.thresholds, *self.ssim_thresholds}) < len(self.thresholds + self.ssim_thresholds):
             raise ValueError("ssim_thresholds: one of them is a threshold of PSNR, too")
+        if self.batch_size > self.images_per_client:
+            raise ValueError(f"batch_size: at most images_per_client ({self.images_per_client}), got {self.batch_size}")
         for models, attempts in self.fewer:
             if not (1 <= models <= self.models and 1 <= attempts <= self.attempts):
                 raise ValueError(f"fewer: at most models ({self.models}) and attempts ({self.attempts}), at least 1")
-        if len({math.prod(part) for part in self.fewer}) < len(self.fewer):
-            raise ValueError("fewer: each number of attempts at all models once")
+        totals = [math.prod(part) for part in self.fewer]
+        if twice := sorted({total for total in totals if totals.count(total) > 1}):
+            raise ValueError(f"fewer: models times attempts has to differ; {twice[0]} is there twice")
         if self.fewer and self.constants:
             raise ValueError("fewer: the prior is that of the constants, of all their attempts; give fewer there")
         return self
@@ -346,8 +351,6 @@ class _Measurement:
 
     def _clients(self, dataset: ImageDataset) -> _Clients:
         kind, count = self.kind, dataset.length("train")
-        if kind.batch_size > kind.images_per_client:
-            raise ConfigError(f"batch_size ({kind.batch_size}) is at most images_per_client ({kind.images_per_client})")
         seed = stream_seed(self.label, self.seed, "partition")
         if kind.alpha is None:
             rows = iid_partition(count, kind.clients, kind.images_per_client, seed)
@@ -358,13 +361,7 @@ class _Measurement:
         pixels = samples.values.unflatten(0, tuple(rows.shape)).to(self.device)
         labels = samples.labels.unflatten(0, tuple(rows.shape)).to(self.device)
         networks = [
-            build_network(
-                self.job.model.single(),
-                dataset.shape,
-                dataset.classes,
-                stream_seed(self.label, self.seed, "initialisation", number),
-                self.device,
-            )
+            initial_network(dataset, self.label, self.job.model.single(), self.seed, self.device, number)
             for number in range(kind.models)
         ]
         held = dataset.normalise(pixels), labels
@@ -386,7 +383,7 @@ class _Measurement:
         runs = Runs(parameters, self.kind.steps)
 
         def update(step: int) -> None:
-            rows = streams.child("batch", step).uniform(len(labels)).argsort(dim=1)[:, :size].to(self.device)
+            rows = without_replacement(streams.child("batch", step), len(labels), size, self.device)
             steps = ClientSteps(network, runs.parameters, images[rows], labels[rows], streams)
             moved = runs.parameters - self.kind.rate * steps.gradient
             runs.advance(step, moved, steps.loss, moved.isfinite().all(dim=1))
@@ -570,7 +567,7 @@ class _Measurement:
         spread, half = [], []
         for client in range(self.kind.clients):
             streams = Streams([(self.label, self.seed, "law", client, batch) for batch in range(self.kind.law_batches)])
-            rows = streams.uniform(labels.shape[1]).argsort(dim=1)[:, : self.kind.batch_size].to(self.device)
+            rows = without_replacement(streams, labels.shape[1], self.kind.batch_size, self.device)
             uploads = ClientSteps(
                 self.clients.network, self.clients.parameters[0], images[client][rows], labels[client][rows], streams
             ).gradient.double()
