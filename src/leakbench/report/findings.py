@@ -292,7 +292,7 @@ def effect_text(effect: float | None, low: float | None, high: float | None) -> 
 
 
 def threshold_text(at_least: float | None, at_most: float | None) -> str:
-    """What an effect has to be, as text; empty where it has no threshold.
+    """The threshold of an effect, or both, as text; empty where it has none.
 
     >>> threshold_text(0.5, None), threshold_text(-0.1, 0.1)
     ('at least 0.5', '-0.1 to 0.1')
