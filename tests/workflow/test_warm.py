@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -219,6 +220,21 @@ def test_every_library_exists() -> None:
     import_torchvision()  # looking for a submodule imports what is above it
     for library in {*OCCASIONAL, *(name for names in LIBRARIES.values() for name in names)}:
         assert importlib.util.find_spec(library) is not None, library
+
+
+def test_an_import_that_starts_processes_sees_their_end() -> None:
+    """The warm process leaves its children to the system, and codecarbon waits for one of its own."""
+    code = (
+        "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "from leakbench.workflow.warm import import_libraries; import_libraries(['leakbench.libraries.energy'])\n"
+        "assert signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    try:
+        assert process.wait(120) == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -176,11 +176,18 @@ def _receive(connection: socket.socket) -> tuple[Request, list[int]]:
 
 def import_libraries(libraries: Sequence[str]) -> None:
     """Import libraries that are there."""
+    ignored = signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # one starts processes, which would wait for theirs for ever
     for library in libraries:
         with contextlib.suppress(ImportError):  # the job that needs it says so
             if library.startswith(("torchmetrics", "transformers")):
                 import_torchvision()
             importlib.import_module(library)
+    signal.signal(signal.SIGCHLD, ignored)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:  # jobs that ended meanwhile
+            pass
     gc.freeze()  # the collector of a forked job would copy every page
 
 
