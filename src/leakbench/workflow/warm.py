@@ -178,7 +178,7 @@ def import_libraries(libraries: Sequence[str]) -> None:
     """Import libraries that are there."""
     ignored = signal.signal(
         signal.SIGCHLD, signal.SIG_DFL
-    )  # one starts processes, which would wait for theirs for ever
+    )  # else what an import starts never seems to end
     for library in libraries:
         with contextlib.suppress(ImportError):  # the job that needs it says so
             if library.startswith(("torchmetrics", "transformers")):
