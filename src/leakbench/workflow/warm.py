@@ -176,9 +176,7 @@ def _receive(connection: socket.socket) -> tuple[Request, list[int]]:
 
 def import_libraries(libraries: Sequence[str]) -> None:
     """Import libraries that are there."""
-    ignored = signal.signal(
-        signal.SIGCHLD, signal.SIG_DFL
-    )  # else what an import starts never seems to end
+    ignored = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else what an import starts never seems to end
     for library in libraries:
         with contextlib.suppress(ImportError):  # the job that needs it says so
             if library.startswith(("torchmetrics", "transformers")):
