@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -180,8 +179,8 @@ def test_tutorial(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (checkout / "retrieval.py").write_text(code)
     lay_over(checkout, [example for example in examples() if "retrieval" in str(example)])
 
-    assert '"retrieval"' in run([sys.executable, "-m", "leakbench", "list", "attacks", "--json"], checkout)
+    assert '"retrieval"' in run(["leakbench", "list", "attacks", "--json"], checkout)
     (path,) = re.findall(r"`leakbench run (\S+)`", HOW_TO.read_text())
-    assert ": ok" in run([sys.executable, "-m", "leakbench", "run", path], checkout)
+    assert ": ok" in run(["leakbench", "run", path], checkout)
     metrics = read_record(checkout / path).replicates[0].metrics
     assert metrics["label_accuracy"] == [1.0] and isinstance(metrics["psnr"], list)
