@@ -42,7 +42,7 @@ def snakemake(arguments: Sequence[str], folder: Path, timeout: float = 900.0) ->
     return _forked("snakemake", "snakemake", arguments, folder, timeout)
 
 
-def module(name: str, arguments: Sequence[str], folder: Path, timeout: float = 900.0) -> tuple[int, str]:
+def run_module(name: str, arguments: Sequence[str], folder: Path, timeout: float = 900.0) -> tuple[int, str]:
     """Do what ``python -m name`` does in a folder, with torch and the libraries of figures imported.
 
     See :func:`snakemake`.

@@ -51,8 +51,6 @@ def _assigned(assignments: Sequence[str], where: str, form: str) -> dict[str, An
     Raises:
         ConfigError: an assignment does not have this form, or its value is no YAML; ``where`` begins the message.
     """
-    import yaml
-
     from leakbench.errors import ConfigError
 
     values = {}
@@ -60,12 +58,25 @@ def _assigned(assignments: Sequence[str], where: str, form: str) -> dict[str, An
         key, equals, value = assignment.partition("=")
         if not equals:
             raise ConfigError(f"{where} {assignment}: expected {form}")
-        try:
-            values[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            fault = " ".join(str(error).split())
-            raise ConfigError(f"{where} {assignment}: the value is no YAML: {fault}") from None
+        values[key] = _yaml(value, f"{where} {assignment}")
     return values
+
+
+def _yaml(text: str, where: str) -> Any:
+    """The value of an argument.
+
+    Raises:
+        ConfigError: it is no YAML; ``where`` begins the message.
+    """
+    import yaml
+
+    from leakbench.errors import ConfigError
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        fault = " ".join(str(error).split())
+        raise ConfigError(f"{where}: the value is no YAML: {fault}") from None
 
 
 def _relative(project: Project, path: str) -> str:
@@ -235,19 +246,14 @@ def _checked(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], list[d
     Raises:
         ConfigError: it is not one defense or one attack, of this package or of a file.
     """
-    import yaml
-
     from leakbench.contract.kit import check_component, components_of
     from leakbench.errors import ConfigError
     from leakbench.leaderboard.submission import KEYS
 
-    try:
-        given = yaml.safe_load(arguments.parameters or "{}")
-    except yaml.YAMLError as error:
-        given = str(error)
+    given = _yaml(arguments.parameters or "{}", f"--parameters {arguments.parameters}")
     if not isinstance(given, dict):
         form = "{scale: {sweep: [0.01, 0.1]}}"
-        raise ConfigError(f"--parameters: expected a mapping in YAML, such as '{form}', got {arguments.parameters!r}")
+        raise ConfigError(f"--parameters {arguments.parameters}: expected a mapping, such as '{form}'")
     components = [(kind.removesuffix("s"), each) for kind, each in components_of(arguments.source)]
     submitted = [(kind, each) for kind, each in components if kind in KEYS]
     if len(submitted) != 1:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.forking import module, snakemake
+from tests.forking import run_module, snakemake
 
 from leakbench.paper_folders import paper_folders
 from leakbench.report.artifacts import artifact_of
@@ -105,7 +105,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 def run(command: Sequence[str], folder: Path) -> str:
     """Run a module of Python, by name; returns what it printed."""
     name, *arguments = command
-    status, said = snakemake(arguments, folder) if name == "snakemake" else module(name, arguments, folder)
+    status, said = snakemake(arguments, folder) if name == "snakemake" else run_module(name, arguments, folder)
     assert status == 0, said
     return said
 

@@ -124,10 +124,17 @@ def test_a_defense(checkout: Path, made: Path) -> None:
     assert status == 0 and said.count("identical") == 3 and "3 records hold" in said, said
 
 
-@pytest.mark.parametrize("given", ["[0.1]", "{scale: [}", "0.1"])
-def test_parameters_are_a_mapping(checkout: Path, given: str) -> None:
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ("[0.1]", "expected a mapping, such as '{scale: {sweep: [0.01, 0.1]}}'"),
+        ("0.1", "expected a mapping, such as '{scale: {sweep: [0.01, 0.1]}}'"),
+        ("{scale: [}", "the value is no YAML: while parsing"),
+    ],
+)
+def test_parameters_are_a_mapping(checkout: Path, given: str, fault: str) -> None:
     status, said = leakbench(checkout, "submit", "halved.py", "--parameters", given)
-    assert status == 1 and "--parameters: expected a mapping in YAML, such as '{scale: {sweep: [0.01, 0.1]}}'" in said
+    assert status == 1 and f"--parameters {given}: {fault}" in said
 
 
 def test_an_attack(checkout: Path) -> None:

@@ -116,6 +116,13 @@ def test_a_claim_that_the_closest_scale_does_not_judge_is_shown_at_the_next(proj
     assert sum("| overnight |" in line for line in lines) == rest and sum("| smoke |" in line for line in lines) == 10
 
 
+def test_a_claim_that_no_scale_judges_is_shown_at_the_closest(project: Project) -> None:
+    for scale in ("smoke", "overnight"):
+        write_verdicts(project, scale, "not run")
+        publish(project, scale, [PAPER])
+    assert counts(project)[1:] == ["0", "0", "0", str(len(claims_of(PAPER))), "`overnight`"]
+
+
 def test_what_is_around_the_table_stays(project: Project) -> None:
     text = readme(project)
     assert text.startswith(f"before\n{BEGIN}\n| paper |")

@@ -67,7 +67,7 @@ def _total_per_tensor(values: torch.Tensor, network: Network) -> torch.Tensor:
 
 @DEFENSES.register("optimal_noise", version=1)
 class OptimalNoise(_Sensitive):
-    """Gaussian noise with variance as the root of the sensitivity over the magnitude (Theorem 2, eq. 8)."""
+    """Gaussian noise with variance proportional to ``||grad_x g_i|| / |g_i|`` (Theorem 2, eq. 8)."""
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
 
@@ -129,7 +129,7 @@ class OptimalClippedNoise(OptimalNoise):
 
 @DEFENSES.register("optimal_pruning", version=1)
 class OptimalPruning(_Sensitive):
-    """Prune the coordinates where the root of the sensitivity is largest beside the magnitude (Theorem 4, eq. 17)."""
+    """Prune the coordinates with the largest ``||grad_x g_i|| / |g_i|`` (Theorem 4, eq. 17)."""
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
 

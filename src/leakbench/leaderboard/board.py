@@ -252,7 +252,7 @@ class Board:
 
 
 class Cell(NamedTuple):
-    """A track on one data set and model, with all that is known of it.
+    """A track on one data set and model, with the numbers that count in it.
 
     Attributes:
         rows: of its attacks on defenses.
@@ -345,7 +345,7 @@ def _of_cell(cell: Cell) -> Iterator[Board]:
         without = of_cohort[of_cohort["mechanism"] == "none"]
         measured = dict(iter(of_cohort[of_cohort["mechanism"] != "none"].groupby("defense", sort=False)))
         entries = tuple(
-            _entry(measured.get(label, of_cohort[:0]), without, attacked.get(label, rows[:0]), reached, guess)
+            _entry(measured.get(label, of_cohort[:0]), attacked.get(label, rows[:0]), reached, guess, _bits(without))
             for label in dict.fromkeys([*measured, *attacked])
         )
         accuracy = mean_of(values_of(without, "accuracy")["value"].to_numpy(float)) if len(without) else UNKNOWN
@@ -421,10 +421,8 @@ def strongest(leakages: Iterable[Leakage]) -> Leakage:
     return best._replace(identified=max([best.identified, *(one.identified for one in every)]))
 
 
-def _entry(
-    costs: pd.DataFrame, without: pd.DataFrame, attacked: pd.DataFrame, reached: Reached, guess: Leakage
-) -> Entry:
-    """One defense, from its training and the attacks on it."""
+def _entry(costs: pd.DataFrame, attacked: pd.DataFrame, reached: Reached, guess: Leakage, bits: float) -> Entry:
+    """One defense, from its training and the attacks on it; ``bits`` are those of an undefended message."""
     both = pd.concat([costs, attacked], ignore_index=True)
     names = [name for name in setting_columns(both) if name not in (COHORT, STATE) and both[name].notna().any()]
     settings = both[names].drop_duplicates().to_dict("records") if names else [{}]
@@ -439,7 +437,7 @@ def _entry(
                 _loss(of_costs),
                 strongest([guess, *attacks.values()]) if attacks else None,
                 attacks,
-                _bits(of_costs) / _bits(without),
+                _bits(of_costs) / bits,
                 1 + float(values_of(of_costs, "overhead")["value"].median()),
                 weak,
             )

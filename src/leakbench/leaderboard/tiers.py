@@ -26,8 +26,8 @@ def tiers(leakages: Sequence[Array]) -> list[int]:
 
     In the order of their means, a tier ends where a defense leaks more than the first of the tier, beyond chance: by
     Student's test of paired differences, two-sided at 5 %, after Holm's correction for all pairs. So the first of a
-    tier is told apart from the first of the tier above; of other pairs in one tier, or in neighbouring
-    ones, nothing is said.
+    tier is told apart from the first of the tier above; of other pairs in one tier, or in neighbouring ones, nothing is
+    said.
 
     >>> noise = np.array([0.0, 0.3, -0.2, 0.1, -0.1, 0.2])
     >>> tiers([20 + noise, 20.1 - noise, 30 + noise[::-1], 20 + noise])

@@ -3,11 +3,14 @@
 codecarbon waits for more than a second to look it up. A warm process that imports this module spares its jobs that.
 """
 
+import contextlib
+
 from codecarbon import OfflineEmissionsTracker
 from codecarbon.core.util import detect_cpu_model
 from codecarbon.external.logger import set_logger_level
 
-detect_cpu_model()  # cached
+with contextlib.suppress(Exception):  # codecarbon goes on without a model, too
+    detect_cpu_model()  # cached
 
 
 def tracker() -> OfflineEmissionsTracker:

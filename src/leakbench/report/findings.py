@@ -33,7 +33,7 @@ class Finding:
         seeds_needed: seeds, each with victims of its own, that would decide an effect of this size; 1,001 for more
             than a thousand; None where it is decided, or their number is not known.
         seeds: of which the effect is computed; None for a number that no seed changes.
-        at_least: what the effect has to be, and ``at_most``; None where there is no such threshold.
+        at_least: lower threshold of the effect, and ``at_most`` the upper one; None where there is none.
         coverage: how much of the paper's grid was computed, in words.
         meaning: what the effect is and its unit, in words.
         note: parts that fail, size of the sample, missing numbers.
@@ -294,10 +294,11 @@ def effect_text(effect: float | None, low: float | None, high: float | None) -> 
 def threshold_text(at_least: float | None, at_most: float | None) -> str:
     """The threshold of an effect, or both, as text; empty where it has none.
 
-    >>> threshold_text(0.5, None), threshold_text(-0.1, 0.1)
-    ('at least 0.5', '-0.1 to 0.1')
+    >>> threshold_text(0.5, None), threshold_text(-0.1, 0.1), threshold_text(0.0, 0.0)
+    ('has to be at least 0.5', 'has to be -0.1 to 0.1', 'has to be 0')
     """
-    if at_least is not None and at_most is not None:
-        return f"{at_least:.3g} to {at_most:.3g}" if at_least < at_most else f"{at_least:.3g}"
-    bounds = {"at least": at_least, "at most": at_most}
-    return "".join(f"{words} {bound:.3g}" for words, bound in bounds.items() if bound is not None)
+    if at_least is None and at_most is None:
+        return ""
+    if at_least is None or at_most is None:
+        return "has to be " + (f"at least {at_least:.3g}" if at_most is None else f"at most {at_most:.3g}")
+    return f"has to be {at_least:.3g}" + (f" to {at_most:.3g}" if at_least < at_most else "")

@@ -112,7 +112,7 @@ def write_pages(project: Project) -> list[Path]:
 
 
 def closest(project: Project, paper: str) -> Published:
-    """Every claim as worded now, at the first of :data:`SCALES` with a verdict on it, else at one that ran none."""
+    """Every claim as worded now, at the first of :data:`SCALES` with a verdict on it, else at the first of them."""
     statements = {entry.key: entry.statement for entry in claims_of(paper)}
     shown: dict[str, tuple[str, Row]] = {}
     for scale in SCALES:
@@ -123,7 +123,7 @@ def closest(project: Project, paper: str) -> Published:
                 key = str(row["claim"])
                 if statements.get(key) != row["statement"]:
                     continue
-                if key not in shown or shown[key][1]["verdict"] == "not run" != row["verdict"]:
+                if key not in shown or (shown[key][1]["verdict"] == "not run" and row["verdict"] != "not run"):
                     shown[key] = scale, {str(column): value for column, value in row.items()}
     return shown
 
@@ -192,12 +192,10 @@ def _scales(shown: Published) -> list[str]:
 def _judged_cells(scale: str, row: Row) -> list[str]:
     needed = None if row["seeds_needed"] is None else int(row["seeds_needed"])
     verdict = "; ".join(filter(None, (marked(row), lean_text(row["lean"] or "", needed))))
-    effect, threshold = (
-        effect_text(row["effect"], row["low"], row["high"]),
-        threshold_text(row["at_least"], row["at_most"]),
-    )
+    effect = effect_text(row["effect"], row["low"], row["high"])
+    threshold = threshold_text(row["at_least"], row["at_most"])
     if effect and threshold:
-        effect += f" (has to be {threshold})"
+        effect += f" ({threshold})"
     reason = row["note"] if row["verdict"] == "not run" or not row["meaning"] else row["meaning"]
     if row["p"] is None and row["meaning"] and row["note"]:  # a theorem: on how many cases
         reason += f"; {row['note']}"

@@ -165,7 +165,7 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
-SURVIVES_LEGEND = f"{SURVIVES}: the verdict outlives Holm's correction for the number of the paper's empirical claims"
+SURVIVES_LEGEND = f"{SURVIVES}: the verdict outlives Holm's correction for the number of the paper's claims tested"
 VERDICTS = {"reproduced": "bold blue", "contradicted": "bold yellow", "inconclusive": "magenta", "not run": "dim"}
 
 
@@ -188,8 +188,7 @@ def print_claims(rows: list[dict[str, Any]]) -> None:
                 by_paper = f"by the paper's own numbers: {row['by_paper']}" if row["by_paper"] else ""
                 covered = f"coverage: {row['coverage']}" if row["coverage"] else ""
                 threshold = threshold_text(row["at_least"], row["at_most"])
-                has_to_be = f"has to be {threshold}" if threshold else ""
-                lines = (printed, by_paper, row["meaning"], has_to_be, undecided, covered, row["note"])
+                lines = (printed, by_paper, row["meaning"], threshold, undecided, covered, row["note"])
                 for line in filter(None, lines):
                     statement.append(f"\n{line}", style="dim")
                 table.add_row(row["claim"], verdict, effect_text(row["effect"], row["low"], row["high"]), statement)

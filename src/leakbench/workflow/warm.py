@@ -3,8 +3,8 @@
 Importing torch costs as much as a small job computes. So jobs of a run are forked from its warm process. When a command
 is requested for the second time, the process imports the libraries of that command, leakbench's components and the
 modules that read the configuration; libraries that only some jobs need follow once a job has needed them. Imports
-compute nothing, so a forked job is the same as one that starts by itself. The process ends with its run; later edits of
-the code do not reach it.
+compute no numbers, so a forked job is the same as one that starts by itself. The process ends with its run; later edits
+of the code do not reach it.
 
 The caller (``caller.py``) hands over its arguments, environment, folder and standard streams, waits, and exits as the
 job does. If the caller dies, so does the job; signals that ask the caller to end are relayed to the job, which may save

@@ -411,20 +411,18 @@ class _Measurement:
 
     def _measured(self, settings: list[tuple[Setting, Defense]], law: dict[str, Value]) -> list[_Measured]:
         """Settings of the defense, tuned to their budgets where they have one, in one search."""
-        tunings: list[tuple[Defense, Tuning | None] | str] = []
-        for _, defense in settings:
+        tuned: dict[int, tuple[Defense, Tuning | None]] = {}
+        measured: dict[int, _Measured] = {}
+        for place, (setting, defense) in enumerate(settings):
             try:
                 tuning = defense.tuning(self.job.kept) if isinstance(defense, Tuned) else None
-                tunings.append((tuning.defense if tuning else defense, tuning))
+                tuned[place] = (tuning.defense if tuning else defense, tuning)
             except Infeasible as error:
-                tunings.append(str(error))
-        attacked = iter(self._attempts([each[0] for each in tunings if not isinstance(each, str)]))
-        return [
-            self._beyond_budget(setting, tuned)
-            if isinstance(tuned, str)
-            else self._judged(setting, tuned[1], next(attacked), law)
-            for (setting, _), tuned in zip(settings, tunings, strict=True)
-        ]
+                measured[place] = self._beyond_budget(setting, str(error))
+        attempts = self._attempts([defense for defense, _ in tuned.values()])
+        for (place, (_, tuning)), of_setting in zip(tuned.items(), attempts, strict=True):
+            measured[place] = self._judged(settings[place][0], tuning, of_setting, law)
+        return [measured[place] for place in range(len(settings))]
 
     def _judged(self, setting: Setting, tuning: Tuning | None, attempts: _Attempts, law: dict[str, Value]) -> _Measured:
         """One setting of the defense by its attempts."""
@@ -466,7 +464,8 @@ class _Measurement:
         bits = [0.0] * len(defenses)
         for models in torch.arange(kind.models).split(at_once):
             numbers = models.tolist()
-            for first in range(0, len(defenses), beside := max(1, at_once // len(numbers))):
+            beside = max(1, at_once // len(numbers))
+            for first in range(0, len(defenses), beside):
                 places = range(len(defenses))[first : first + beside]
                 several = [[self._uploads(defenses[place], number) for number in numbers] for place in places]
                 reconstruction = self._attack(list(itertools.chain(*several)), numbers * len(several))
