@@ -11,7 +11,8 @@ import hashlib
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 
 from leakbench.lazy import np, torch
@@ -30,6 +31,14 @@ def stream_seed(*key: str | int) -> int:
 def generator(*key: str | int) -> torch.Generator:
     """A CPU generator for the stream that ``key`` names. CPU, so that every device sees the same numbers."""
     return torch.Generator().manual_seed(stream_seed(*key))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch's global generator, of which modules draw their initial weights; it is as before afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 def named_bytes(*key: str | int) -> Callable[[int], bytes]:

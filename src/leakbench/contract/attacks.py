@@ -19,7 +19,7 @@ from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.models.base import Network, build_network
 from leakbench.models.convnets import SimpleConvNet
-from leakbench.randomness import Streams, generator
+from leakbench.randomness import Streams, generator, seeded
 
 CLIENTS, SIDE, CLASSES, ITERATIONS = 3, 8, 10, 2
 ROUNDING = 1e-3
@@ -150,8 +150,7 @@ def model_sent(case: AttackCase) -> str | None:
     logits = sent.logits(sent.parameters, torch.rand(2, 1, SIDE, SIDE, generator=generator("contract", "sent")))
     if tuple(logits.shape) != (2, CLASSES) or not bool(logits.isfinite().all()):
         return f"logits of the model sent are {list(logits.shape)}; clients need {[2, CLASSES]} that are finite"
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
+    with seeded(1):
         again = case.prepare()
     if not torch.equal(again.parameters, sent.parameters):
         return "prepare sends another model each time; draw from leakbench.randomness.generator(...) if it must draw"
@@ -196,8 +195,7 @@ def finite(case: AttackCase) -> str | None:
 @checks("repeats")
 def repeats(case: AttackCase) -> str | None:
     """The same streams make the same images, whatever torch's global generator holds."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
+    with seeded(1):
         again = case.run().images
     if not torch.equal(again, case.reconstruction.images):
         return "the same streams made other images; draw from streams alone, never from torch's global generator"

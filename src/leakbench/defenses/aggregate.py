@@ -121,7 +121,7 @@ class SummedUsers(ClippedGradients):
                 self._aggregation(), level, schedule.rounds, delta, mechanism, self.bound, self.accounting
             )
         except Infeasible as error:
-            return PrivacyStatement(None, None, f"no guarantee: {error}")
+            return PrivacyStatement.none(f"{error}")
         basis = (
             f"{schedule.rounds} round(s), of which the server sees the sum alone, with the messages of {self.users} "
             "users at least who do not collude with it; neighbours differ in one record of one user, replaced; "

@@ -39,6 +39,11 @@ class PrivacyStatement:
     basis: str
     capacity: float | None = None
 
+    @classmethod
+    def none(cls, reason: str) -> PrivacyStatement:
+        """No guarantee, for a reason."""
+        return cls(None, None, f"no guarantee: {reason}")
+
     def as_dict(self) -> dict[str, Any]:
         """The statement in JSON types; without a capacity where there is none."""
         statement = asdict(self)

@@ -353,7 +353,7 @@ class CDPA(Defense):
         """None: what the paper states is the epsilon of a single masked bit."""
         masked, values, rounds = len(self.mask), schedule.dimension, schedule.rounds
         if self.p == 1 or not self.mask:
-            return PrivacyStatement(None, None, "no guarantee: no bit is ever flipped")
+            return PrivacyStatement.none("no bit is ever flipped")
         composed = composed_epsilon(self.p, masked, values, rounds)
         return PrivacyStatement(
             None,

@@ -116,7 +116,7 @@ class Censor(Defense):
         return chosen
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: lengths are exact, and directions depend on the data")
+        return PrivacyStatement.none("lengths are exact, and directions depend on the data")
 
 
 def _products(values: torch.Tensor, others: torch.Tensor, tensors: Tensors) -> torch.Tensor:

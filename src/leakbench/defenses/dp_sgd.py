@@ -110,7 +110,7 @@ class DPSGD(ClippedGradients):
         Neighbours differ in one image that one of them lacks. Without a sampling rate each release uses every image.
         """
         if self.multiplier == 0:
-            return PrivacyStatement(None, None, "no guarantee: the noise is zero")
+            return PrivacyStatement.none("the noise is zero")
         from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
         from dp_accounting.rdp import RdpAccountant
 

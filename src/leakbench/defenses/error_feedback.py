@@ -67,7 +67,7 @@ class GradDropWithResidual(ErrorFeedback, Sparse):
         return kept_or_below(received, steps.gradient, Tensors(steps.network.sizes))
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: what is sent is exact, and what is dropped is sent later")
+        return PrivacyStatement.none("what is sent is exact, and what is dropped is sent later")
 
 
 @DEFENSES.register("ef_sign_sgd", version=1)
@@ -103,4 +103,4 @@ class EFSignSGD(ErrorFeedback):
         return likelihood_of_signs(received, steps.gradient, parts, magnitudes=True)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: signs are exact")
+        return PrivacyStatement.none("signs are exact")

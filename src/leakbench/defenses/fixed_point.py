@@ -68,7 +68,7 @@ class FixedPointUpdate(InFixedPoint):
         return super().aggregate(message, clients)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: what is sent is exact")
+        return PrivacyStatement.none("what is sent is exact")
 
 
 @DEFENSES.register("masked_pair", version=1)
@@ -123,7 +123,7 @@ class MaskedPair(InFixedPoint):
         return super().aggregate(message, clients)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: the mask is bounded, and the update is not")
+        return PrivacyStatement.none("the mask is bounded, and the update is not")
 
 
 @DEFENSES.register("additive_sharing", version=1)

@@ -104,7 +104,7 @@ class Laplace(Defense):
         Two updates may differ in every coordinate by the whole range, so no smaller epsilon of the mechanism holds.
         """
         if self.form != "clipped":
-            return PrivacyStatement(None, None, "no guarantee: nothing is clipped, so the sensitivity is infinite")
+            return PrivacyStatement.none("nothing is clipped, so the sensitivity is infinite")
         if self.bound is None:
             return PrivacyStatement(
                 None,

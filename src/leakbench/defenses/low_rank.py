@@ -117,7 +117,7 @@ class TruncatedSVD(Defense):
         return least_squares_scale(received.values, sent)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: what is sent is exact")
+        return PrivacyStatement.none("what is sent is exact")
 
 
 @DEFENSES.register("power_sgd", version=1)
@@ -205,7 +205,7 @@ class PowerSGD(Defense):
         return matrices.changed(gradient, inside)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: what is sent is exact, and the rest is sent later")
+        return PrivacyStatement.none("what is sent is exact, and the rest is sent later")
 
 
 def _orthonormal(columns: torch.Tensor) -> torch.Tensor:

@@ -74,4 +74,4 @@ class MixUp(Defense):
         return super().protect_update(steps, streams)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: the gradient of mixed images is exact")
+        return PrivacyStatement.none("the gradient of mixed images is exact")

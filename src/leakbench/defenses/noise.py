@@ -74,7 +74,7 @@ class GaussianNoise(Defense):
         return isotropic_variance(gradient, self.scale, self.scale_mode)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: the gradient is not bounded, so its sensitivity is infinite")
+        return PrivacyStatement.none("the gradient is not bounded, so its sensitivity is infinite")
 
 
 @DEFENSES.register("clipped_noise", version=1)
@@ -114,7 +114,7 @@ class ClippedNoise(Defense):
         zCDP, rounds add, and ``epsilon = rho + 2 sqrt(rho ln(1 / delta))`` (Bun and Steinke 2016, Prop. 1.3, 1.6).
         """
         if self.scale == 0 or self.scale_mode == "u2":
-            return PrivacyStatement(None, None, "no guarantee: the noise is zero, or its size depends on the data")
+            return PrivacyStatement.none("the noise is zero, or its size depends on the data")
         d = schedule.dimension
         sigma = self.scale if self.scale_mode == "rms" else math.sqrt(self.scale / math.sqrt(d))
         rho = schedule.rounds * (2 * self.clip) ** 2 * d / (2 * sigma**2)

@@ -55,7 +55,7 @@ class _Sensitive(Defense):
         return variance_ratio(sensitivity, gradient, self.form, released_floor)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: what is sent, and how noisy it is, depends on the data")
+        return PrivacyStatement.none("what is sent, and how noisy it is, depends on the data")
 
 
 def _total_per_tensor(values: torch.Tensor, network: Network) -> torch.Tensor:
@@ -192,7 +192,7 @@ class Rounding(Defense):
         return DenseMessage(round_to(steps.gradient, torch.full_like(steps.gradient, self.scale)))
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: rounding is not random")
+        return PrivacyStatement.none("rounding is not random")
 
 
 @DEFENSES.register("optimal_rounding", version=2)

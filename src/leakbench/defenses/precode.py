@@ -57,4 +57,4 @@ class Precode(Defense):
         return f"{type(self).__name__} draws noise in the model; the attack 'bottleneck' reads it or searches for it"
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: the gradient is exact, and shows the noise of single images")
+        return PrivacyStatement.none("the gradient is exact, and shows the noise of single images")

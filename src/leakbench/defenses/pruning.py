@@ -82,7 +82,7 @@ class GradDrop(Sparse):
         return kept_or_below(received, steps.gradient, Tensors(steps.network.sizes))
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: what is sent is exact, and what is not depends on the data")
+        return PrivacyStatement.none("what is sent is exact, and what is not depends on the data")
 
 
 @DEFENSES.register("random_mask", version=1)
@@ -127,4 +127,4 @@ class RandomMask(Sparse):
         return kept_or_below(received, self.gain * steps.gradient, None)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: what is sent is exact")
+        return PrivacyStatement.none("what is sent is exact")

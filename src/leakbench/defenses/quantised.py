@@ -74,7 +74,7 @@ class SignSGD(Defense):
         return update
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: signs are exact")
+        return PrivacyStatement.none("signs are exact")
 
 
 def likelihood_of_signs(
@@ -176,4 +176,4 @@ class QSGD(Defense):
         return with_slope(steps.gradient, value, apart.sign_().mul_(inverse).div_(likely).neg_())
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: which levels are possible depends on the data")
+        return PrivacyStatement.none("which levels are possible depends on the data")

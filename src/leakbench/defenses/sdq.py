@@ -79,7 +79,7 @@ class SDQ(Defense):
         return Cells.of(steps.gradient, received, steps.network.sizes, self.lattice(), self.rounding, bound=self.clip)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: the server knows the dither, and so each value up to a cell")
+        return PrivacyStatement.none("the server knows the dither, and so each value up to a cell")
 
 
 @DEFENSES.register("jopeq", version=1)

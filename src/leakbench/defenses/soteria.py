@@ -77,4 +77,4 @@ class Soteria(Defense):
         return names[self.layer]
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: what is sent is exact, and what is not depends on the data")
+        return PrivacyStatement.none("what is sent is exact, and what is not depends on the data")

@@ -148,7 +148,7 @@ class TransformationSearch(Defense):
         return super().protect_update(steps, streams)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(None, None, "no guarantee: the gradient of transformed images is exact")
+        return PrivacyStatement.none("the gradient of transformed images is exact")
 
 
 def _transformed(pixels: torch.Tensor, places: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:

@@ -32,7 +32,7 @@ from leakbench.lazy import torch
 from leakbench.metrics.image import psnr
 from leakbench.models.base import BatchNorm, Network
 from leakbench.numerics.stateful import Stateful, named, part_of
-from leakbench.randomness import Streams, generator, stream_seed
+from leakbench.randomness import Streams, generator, seeded, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
 
 if TYPE_CHECKING:
@@ -226,8 +226,7 @@ class InverterJob(JobKind):
     ) -> Inverter:
         centre = messages.mean(dim=0, keepdim=True)
         scale = per_tensor(messages - centre, Tensors(clients.seen.network.sizes))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream_seed(*key, "initialisation"))
+        with seeded(stream_seed(*key, "initialisation")):
             layers = untrained(messages.shape[1], [*self.widths, pixels])
         return Inverter(centre, scale, layers.to(messages.device))
 

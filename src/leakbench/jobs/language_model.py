@@ -14,7 +14,7 @@ from leakbench.errors import ConfigError
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.modules import SPANS, train
 from leakbench.lazy import torch
-from leakbench.randomness import generator, stream_seed
+from leakbench.randomness import generator, seeded, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ class LanguageModelJob(JobKind):
         sentences, held_out = self._sentences(dataset)
         for ids in (sentences, held_out):
             check_fit(self.transformer, ids)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream_seed(job.dataset.label, seed, "language model", "initialisation"))
+        with seeded(stream_seed(job.dataset.label, seed, "language model", "initialisation")):
             module = self.transformer.build().to(device)
         draws = generator(job.dataset.label, seed, "language model", "training")
         losses, diverged = self._train(module, sentences.to(device), draws)

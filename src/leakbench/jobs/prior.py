@@ -17,7 +17,7 @@ from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.modules import SPANS, train
 from leakbench.lazy import torch
 from leakbench.metrics.image import psnr
-from leakbench.randomness import generator, stream_seed
+from leakbench.randomness import generator, seeded, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
 
 if TYPE_CHECKING:
@@ -100,8 +100,7 @@ class PriorJob(JobKind):
         return Findings([Replicate(seed=seed, metrics=metrics)], dict(networks.state_dict()))
 
     def _untrained(self, job: Job, shape: tuple[int, int, int], classes: int, seed: int) -> torch.nn.ModuleDict:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream_seed(job.dataset.label, seed, "prior", "initialisation"))
+        with seeded(stream_seed(job.dataset.label, seed, "prior", "initialisation")):
             return self.networks.build(shape, classes)
 
     def _train(

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from leakbench.errors import ConfigError
 from leakbench.lazy import torch
+from leakbench.randomness import seeded
 from leakbench.registry import Component, Registry
 
 
@@ -481,8 +482,7 @@ def build_network(
     >>> network.dimension, network.gradient(network.parameters, images, labels).shape
     (13426, torch.Size([13426]))
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         module = model.build(shape, classes)
         trained = trained_parameters(module)
         if len(trained) < len(list(module.parameters())):

@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple
 
 from leakbench.lazy import torch
 from leakbench.models.base import LinearLayer, Network, Statistics
-from leakbench.randomness import generator
+from leakbench.randomness import generator, seeded
 
 
 class Bottleneck(NamedTuple):
@@ -73,8 +73,7 @@ def extended(network: Network, shape: tuple[int, ...], width: int, beta: float, 
     features, name = network.head.inputs, network.names[-1].rpartition(".")[0]
     module = copy.deepcopy(network.module)
     head = module.get_submodule(name)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         encoder, decoder = torch.nn.Linear(features, 2 * width), torch.nn.Linear(width, features)
     sequence = torch.nn.Sequential(encoder, _code()(), decoder, head)
     if name:

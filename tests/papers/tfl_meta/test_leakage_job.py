@@ -21,7 +21,7 @@ from leakbench.jobs.base import Findings, Job, Variant
 from leakbench.models.base import Model
 from leakbench.models.lenet import LeNet
 from leakbench.models.linear import MLP
-from leakbench.papers.tfl_meta.jobs import leakage
+from leakbench.papers.tfl_meta.jobs import attempts
 from leakbench.papers.tfl_meta.jobs.leakage import PRIORS, LeakageJob, leakage_metric_name
 from leakbench.papers.tfl_meta.theory.leakage_estimation import constants, null_prior
 from leakbench.randomness import Streams
@@ -192,10 +192,10 @@ class TestConstants:
         parts = ((1, 3), (2, 4))
         whole = run(job_of(fewer=parts, smoothing=(0.5, 0.001)))
         right = Oracle.right
-        for models, attempts in parts:
-            Oracle.right = right[:models, :attempts]
-            alone = run(job_of(models=models, attempts=attempts, smoothing=(0.5, 0.001)))
-            end = f"/n{models * attempts}"
+        for models, times in parts:
+            Oracle.right = right[:models, :times]
+            alone = run(job_of(models=models, attempts=times, smoothing=(0.5, 0.001)))
+            end = f"/n{models * times}"
             names = [
                 "recovery",
                 "null_recovery",
@@ -206,7 +206,7 @@ class TestConstants:
                 assert whole.replicates[0].metrics[name + end] == alone.replicates[0].metrics[name], name
             for name in ("c1", "xi"):
                 torch.testing.assert_close(whole.tensors[f"seed0/{name}{end}"], alone.tensors[f"seed0/{name}"])
-            few = UploadConstants.of(whole.tensors, models * attempts)
+            few = UploadConstants.of(whole.tensors, models * times)
             assert few.c1 == UploadConstants.of(alone.tensors).c1 and few.xi == UploadConstants.of(alone.tensors).xi
 
     def test_the_upper_end_of_a_null_rate(self, truth: torch.Tensor) -> None:
@@ -269,7 +269,7 @@ class TestUploads:
 
     def test_blocks_do_not_matter(self, truth: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
         together = run(job_of())
-        monkeypatch.setattr(leakage, "ROWS", 1)
+        monkeypatch.setattr(attempts, "ROWS", 1)
         apart = run(job_of())
         assert len(Oracle.seen) == 3 and Oracle.seen[1].parameters.dim() == 1
         assert together.replicates == apart.replicates
@@ -374,7 +374,7 @@ def test_a_blind_guess_faces_the_same_victims(truth: torch.Tensor) -> None:
     found = run(job_of(MeanImage, models=1, attempts=1, steps=0))
     torch.testing.assert_close(found.tensors["seed0/victims"], truth)
     digits = Digits(size=8)
-    mean = digits.load("test", range(min(leakage.AUXILIARY, digits.length("test")))).values.mean(dim=0)
+    mean = digits.load("test", range(min(attempts.AUXILIARY, digits.length("test")))).values.mean(dim=0)
     torch.testing.assert_close(found.tensors["seed0/reconstructions"][0], mean.expand_as(truth))
     (one,), (several,) = found.replicates, run(job_of(MeanImage)).replicates
     assert one.metrics["psnr"] == pytest.approx(several.metrics["psnr"])
