@@ -19,7 +19,7 @@ from leakbench.defenses.mixup import MixUp
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.defenses.optimal import OptimalClippedNoise, OptimalPruning
 from leakbench.defenses.pruning import MagnitudePruning
-from leakbench.errors import Infeasible
+from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.batches import ClientBatches
 from leakbench.federated.message import DenseMessage, Message
 from leakbench.federated.step import ClientSteps
@@ -263,6 +263,14 @@ def test_accuracy_is_null_without_evaluation_images(train_job: TrainJobs) -> Non
     assert replicate.metrics["accuracy"] is None
     assert replicate.reasons == {"accuracy": "the protocol names no evaluation images"}
     assert replicate.metrics["bits"] == 32 * 518
+
+
+def test_evaluation_images_that_do_not_exist_are_missed_before_training(
+    train_job: TrainJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TrainJob, "_trained", lambda *_: pytest.fail("trained"))
+    with pytest.raises(ConfigError, match="evaluation: it ends at 501, and the test split of 'digits8' has 500 images"):
+        run(train_job(evaluation=(100, 501)))
 
 
 def test_clients_hold_whole_batches() -> None:

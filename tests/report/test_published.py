@@ -130,6 +130,19 @@ def test_what_is_around_the_table_stays(project: Project) -> None:
     assert write_pages(project) == []
 
 
+def test_the_papers_numbers_stand_beside_ours(project: Project) -> None:
+    """Those of the claim as it is registered, and the verdict by them, or either alone."""
+    paper = "cdpa"
+    claims = {entry.key: entry for entry in claims_of(paper)}
+    table = published._paper_table(project, paper, published.closest(Project(ROOT), paper))
+    rows = {line.split("](")[0][3:]: line for line in table.splitlines() if line.startswith("| [")}
+    assert rows.keys() == claims.keys()
+    for key, entry in claims.items():
+        shown = ": ".join(filter(None, (entry.printed, entry.by_paper)))
+        assert f"| {shown} |" in rows[key], key
+    assert any(entry.printed and entry.by_paper for entry in claims.values())
+
+
 def reword(project: Project, scale: str) -> None:
     """Publish the first claim of a scale as it was worded before."""
     path = project.root / claims_path(scale, PAPER)

@@ -209,12 +209,25 @@ class TrainJob(JobKind):
 
     def run(self, job: Job, device: torch.device) -> Findings:
         check_vocabulary(job.dataset.single(), job.model.single())
+        self._check_evaluation(job)
         settings, replicates = self._tuned(job)
         if not settings:
             return Findings(replicates)
         for together in job.of_one_model(settings):
             replicates += self._trained(job, together, device)
         return Findings(replicates)
+
+    def _check_evaluation(self, job: Job) -> None:
+        """Find out before training whether the samples that judge it exist.
+
+        Raises:
+            ConfigError: the test split has fewer.
+        """
+        dataset, stop = job.dataset.single(), self.evaluation[1] if self.evaluation else 0
+        if stop > (count := dataset.length("test")):
+            raise ConfigError(
+                f"evaluation: it ends at {stop}, and the test split of '{job.dataset.label}' has {count} {dataset.unit}"
+            )
 
     def _trained(self, job: Job, settings: Sequence[tuple[Setting, Defense]], device: torch.device) -> list[Replicate]:
         """Train settings of the defense under which clients hold one model, side by side, and judge them."""

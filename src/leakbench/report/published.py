@@ -156,14 +156,15 @@ def _paper_table(project: Project, paper: str, shown: Published) -> str:
             for scale in _scales(shown)
         ),
         "",
-        "| claim | statement | verdict | effect, 95 % interval | p | seeds | verdict by the paper's own numbers "
+        "| claim | statement | verdict | effect, 95 % interval | p | seeds | the paper's own numbers, verdict by them "
         "| scale | coverage |",
         "|---|---|---|---|---:|---:|---|---|---|",
     ]
     for entry in claims_of(paper):
         code = os.path.relpath(_judged_in(entry.find), paper_folders()[paper].page.parent)
         cells = [f"[{entry.key}]({code})", f"{entry.statement} ({entry.source})"]
-        cells += _judged_cells(*shown[entry.key]) if entry.key in shown else [_NOT_JUDGED, *[""] * 6]
+        known = entry.key in shown
+        cells += _judged_cells(*shown[entry.key], entry.printed) if known else [_NOT_JUDGED, *[""] * 6]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
 
@@ -189,7 +190,7 @@ def _scales(shown: Published) -> list[str]:
     return [scale for scale in SCALES if scale in there]
 
 
-def _judged_cells(scale: str, row: Row) -> list[str]:
+def _judged_cells(scale: str, row: Row, printed: str) -> list[str]:
     needed = None if row["seeds_needed"] is None else int(row["seeds_needed"])
     verdict = "; ".join(filter(None, (marked(row), lean_text(row["lean"] or "", needed))))
     effect = effect_text(row["effect"], row["low"], row["high"])
@@ -204,7 +205,7 @@ def _judged_cells(scale: str, row: Row) -> list[str]:
         ": ".join(filter(None, (effect, reason))),
         "" if row["p"] is None else p_text(row["p"]),
         "" if row["seeds"] is None else f"{row['seeds']:.0f}",
-        row["by_paper"] or "",
+        ": ".join(filter(None, (printed, row["by_paper"]))),
         scale,
         row["coverage"] or "",
     ]
