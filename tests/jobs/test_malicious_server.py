@@ -69,7 +69,7 @@ def test_it_is_a_grant(attack_job: Jobs, scaling: Scaling, monkeypatch: pytest.M
     def computed(*_: Any, **__: Any) -> None:
         pytest.fail("something is computed")
 
-    monkeypatch.setattr("leakbench.jobs.attack.gather_victims", computed)
+    monkeypatch.setattr("leakbench.jobs.scene.gather_victims", computed)
     for attack, label in ((RobbingTheFed(), "attack"), (scaling, "attack")):
         (replicate,) = run(attack_job(attack=attack)).replicates
         assert replicate.outcome.status == "infeasible"
