@@ -395,7 +395,8 @@ def test_a_likelihood_alone_is_searched_from_two_starts(seen: Observations) -> N
         replace(attack.improve(seen, known, STREAMS), start=start), known, STREAMS
     )
     assert found.objective is not None and from_there.objective is not None
-    assert bool((found.objective <= from_there.objective).all())
+    # Two starts side by side are rounded otherwise than one alone.
+    assert bool((found.objective <= from_there.objective * (1 + 1e-5)).all())
     assert attack.effort(4).passes == 3 * DLGWolfe(iterations=5, labels="known").effort(4).passes
 
 

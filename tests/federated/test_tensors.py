@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakbench.federated.tensors import Tensors
+from leakbench.federated.tensors import Tensors, _smallest, _smallest_on_cpu
 from leakbench.randomness import generator
 
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=5)
@@ -45,6 +45,14 @@ def test_smallest_is_a_stable_sort_of_every_tensor(sizes: list[int], fraction: f
             expected = sorted(range(size), key=part.__getitem__)[: int(fraction * size)]
             assert [place for place in range(size) if chosen[first + place]] == sorted(expected)
             first += size
+
+
+@given(st.integers(1, 40), st.integers(0, 1000), st.booleans())
+def test_processors_choose_alike(size: int, seed: int, ties: bool) -> None:
+    flat = values([size], seed)
+    flat = flat if ties else flat + torch.rand(flat.shape, generator=generator("fractions", seed))
+    for count in range(1, size + 1):
+        assert torch.equal(_smallest(flat, count), _smallest_on_cpu(flat, count))
 
 
 def test_smallest_of_what_is_not_finite() -> None:

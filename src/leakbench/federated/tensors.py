@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from leakbench.lazy import torch
+from leakbench.lazy import np, torch
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,26 @@ class Tensors:
             count = int(fraction * part.shape[1])
             if not count:
                 return torch.zeros_like(part, dtype=torch.bool)
-            threshold = part.kthvalue(count, dim=1, keepdim=True).values
-            below, equal = part < threshold, part == threshold
-            return below | (equal & (equal.cumsum(dim=1) <= count - below.sum(dim=1, keepdim=True)))
+            return (_smallest_on_cpu if part.device.type == "cpu" else _smallest)(part, count)
 
         finite = values.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
         return torch.cat([of_tensor(part) for part in finite.split(list(self.sizes), dim=1)], dim=1)
+
+
+def _smallest(values: torch.Tensor, count: int) -> torch.Tensor:
+    """The ``count`` smallest entries of every row, the first among equal ones, boolean."""
+    threshold = values.kthvalue(count, dim=1, keepdim=True).values
+    below, equal = values < threshold, values == threshold
+    return below | (equal & (equal.cumsum(dim=1) <= count - below.sum(dim=1, keepdim=True)))
+
+
+def _smallest_on_cpu(values: torch.Tensor, count: int) -> torch.Tensor:
+    """The same, by numpy, whose selection and sums take a fraction of torch's time there."""
+    array = values.detach().numpy()
+    threshold = np.partition(array, count - 1, axis=1)[:, count - 1 : count]
+    up_to = array <= threshold
+    if np.count_nonzero(up_to) == count * len(array):  # no entry beyond them equals one of them
+        return torch.from_numpy(up_to)
+    below, equal = array < threshold, array == threshold
+    room = count - np.count_nonzero(below, axis=1, keepdims=True)
+    return torch.from_numpy(below | (equal & (np.cumsum(equal, axis=1, dtype=np.int32) <= room)))
