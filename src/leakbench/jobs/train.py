@@ -40,8 +40,9 @@ from leakbench.running.checkpoint import State, packed, unpacked
 if TYPE_CHECKING:
     from leakbench.attacks.base import Attack
 
+CURVE = "loss_curve"
 TRAINING_METRICS = {
-    "loss_curve": MetricInfo(unit="nats, mean over clients before the step", direction="lower", axis="step"),
+    CURVE: MetricInfo(unit="nats, mean over clients before the step", direction="lower", axis="step"),
     "final_loss": MetricInfo(unit="nats, mean over the training images after the last step", direction="lower"),
     "accuracy": MetricInfo(unit="part of the evaluation images", direction="higher"),
     "bits": MetricInfo(unit="bits on the wire per client and step", direction="lower"),
@@ -79,6 +80,7 @@ class TrainJob(JobKind):
         "undefended",
         "decay",
         "victims",
+        "curve",
     )
 
     clients: int = Field(ge=1, description="clients per round")
@@ -103,6 +105,7 @@ class TrainJob(JobKind):
     )
     evaluation: tuple[int, int] | None = Field(None, description="test images to evaluate on: from, to (exclusive)")
     batch_norm: BatchNorm = Field("eval", description="what the clients' BatchNorm layers normalise with")
+    curve: bool = Field(True, description="record the loss before every step")
     noise_per_tensor: bool = Field(False, description="measure the noise in every parameter tensor at every step")
     sampling: Sampling = Field(
         "shuffled",
@@ -185,7 +188,8 @@ class TrainJob(JobKind):
         levels = NOISE_VARIANCE if issubclass(job.defense.component, SummedUsers) else {}
         tensors = job.parameter_counts() if self.noise_per_tensor else ()
         lost = {LOST: LOST_ACCURACY} if self.undefended else {}
-        return TRAINING_METRICS | lost | levels | dict.fromkeys(map(noise_metric, tensors), NOISE_PER_TENSOR)
+        known = {name: info for name, info in TRAINING_METRICS.items() if self.curve or name != CURVE}
+        return known | lost | levels | dict.fromkeys(map(noise_metric, tensors), NOISE_PER_TENSOR)
 
     def lengths_of(self, job: Job) -> Mapping[str, int]:
         return {"step": self.steps}
@@ -243,8 +247,9 @@ class TrainJob(JobKind):
             final_loss = self._final_loss(rounds.runs, starts)
             accuracy = self._accuracy(job, rounds.runs, starts[0])
         for run, ((place, (setting, _)), seed) in enumerate(itertools.product(enumerate(settings), job.seeds)):
+            curve = {CURVE: rounds.runs.losses[run].tolist()} if self.curve else {}
             metrics = {
-                "loss_curve": rounds.runs.losses[run].tolist(),
+                **curve,
                 "final_loss": final_loss[run],
                 "accuracy": accuracy[run],
                 "bits": float(rounds.server.bits[place]),
@@ -370,10 +375,12 @@ class TrainJob(JobKind):
         """A run's metrics; those missing because it ended early are null, with the reason."""
         reasons: dict[str, str] = {}
         if outcome.step is not None and outcome.reason is not None:
-            metrics["loss_curve"][outcome.step :] = [None] * (self.steps - outcome.step)
+            if self.curve:
+                metrics[CURVE][outcome.step :] = [None] * (self.steps - outcome.step)
             ended = [name for name in ("final_loss", "accuracy", LOST) if name in metrics]
             metrics |= dict.fromkeys(ended)
-            reasons = dict.fromkeys(["loss_curve", *ended] if outcome.step < self.steps else ended, outcome.reason)
+            curve = [CURVE] if self.curve and outcome.step < self.steps else []
+            reasons = dict.fromkeys([*curve, *ended], outcome.reason)
         elif metrics["accuracy"] is None:
             reasons["accuracy"] = "the protocol names no evaluation images"
         elif metrics.get(LOST, 0.0) is None:
