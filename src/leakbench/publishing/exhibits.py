@@ -63,10 +63,11 @@ def write_published_scorecard(project: Project, scale: str) -> Path:
     """Write a scale's scorecard to the published results, without links to files of the run, and return its path.
 
     Raises:
-        RecordError: a paper has published records and is not configured, or something that the page shows is missing.
+        RecordError: a paper has published figures and is not configured, or something that the page shows is missing.
     """
     folder, plan = archive_folder(project, scale), project.plan(scale)
-    if absent := {path.split("/")[0] for path in read_sums(folder)} - {*plan.papers}:
+    papers = {path.split("/")[0] for path in read_sums(folder)}
+    if absent := {paper for paper in papers if (project.root / exhibits_path(scale, paper)).is_file()} - {*plan.papers}:
         raise RecordError(
             f"{folder / SCORECARD}: shows all that is published; add to `papers`: {', '.join(sorted(absent))}"
         )
