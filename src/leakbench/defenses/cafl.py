@@ -190,10 +190,8 @@ class CAFL(Defense):
         return fista(sparse, received, weight, self.iterations) @ basis
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        return PrivacyStatement(
-            None,
-            None,
-            "no guarantee: a sent value deviates from the centre by mu k or mu / k, so that mu is one of two numbers; "
+        return PrivacyStatement.none(
+            "a sent value deviates from the centre by mu k or mu / k, so that mu is one of two numbers; "
             "another mu has another support, and the likelihood ratio is infinite",
         )
 

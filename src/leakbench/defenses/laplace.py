@@ -106,10 +106,8 @@ class Laplace(Defense):
         if self.form != "clipped":
             return PrivacyStatement.none("nothing is clipped, so the sensitivity is infinite")
         if self.bound is None:
-            return PrivacyStatement(
-                None,
-                None,
-                "no guarantee: mean and standard deviation of every tensor depend on the data; with constants instead, "
+            return PrivacyStatement.none(
+                "mean and standard deviation of every tensor depend on the data; with constants instead, "
                 f"epsilon would be {self.epsilon:g} per coordinate and {self._total(schedule):g} in all",
             )
         return PrivacyStatement(

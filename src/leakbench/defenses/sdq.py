@@ -219,10 +219,8 @@ class JoPEQ(SDQ):
         if self.form == "as_released":
             return super().privacy(schedule)
         if self.clip is None:
-            return PrivacyStatement(
-                None,
-                None,
-                f"no guarantee: epsilon {self.epsilon:g} is nominal, of one normalised block. Means and sigmas of the "
+            return PrivacyStatement.none(
+                f"epsilon {self.epsilon:g} is nominal, of one normalised block. Means and sigmas of the "
                 "tensors depend on the data and travel in clear, and what lies beyond 3 sigma is not clipped, so the "
                 "sensitivity is not bounded; 'clip' bounds it",
             )

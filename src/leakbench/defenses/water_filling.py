@@ -89,9 +89,7 @@ class WaterFilling(AllRecords):
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         """By default Theorem 4, with its whole range of orders; blocks with weights of their own do not change it."""
         if self.blocks > 1 and self.form == "as_printed":
-            return PrivacyStatement(
-                None, None, "no guarantee: blocks that share their weights are correlated, and the floor does not hold"
-            )
+            return PrivacyStatement.none("blocks that share their weights are correlated, and the floor does not hold")
         return self.stated(schedule)
 
     def _filled(self, gradients: RecordGradients, normal: torch.Tensor) -> torch.Tensor:

@@ -227,7 +227,9 @@ class TrainJob(JobKind):
         Raises:
             ConfigError: the test split has fewer.
         """
-        dataset, stop = job.dataset.single(), self.evaluation[1] if self.evaluation else 0
+        if self.evaluation is None:
+            return
+        dataset, stop = job.dataset.single(), self.evaluation[1]
         if stop > (count := dataset.length("test")):
             raise ConfigError(
                 f"evaluation: it ends at {stop}, and the test split of '{job.dataset.label}' has {count} {dataset.unit}"
@@ -247,9 +249,8 @@ class TrainJob(JobKind):
             final_loss = self._final_loss(rounds.runs, starts)
             accuracy = self._accuracy(job, rounds.runs, starts[0])
         for run, ((place, (setting, _)), seed) in enumerate(itertools.product(enumerate(settings), job.seeds)):
-            curve = {CURVE: rounds.runs.losses[run].tolist()} if self.curve else {}
             metrics = {
-                **curve,
+                CURVE: rounds.runs.losses[run].tolist(),
                 "final_loss": final_loss[run],
                 "accuracy": accuracy[run],
                 "bits": float(rounds.server.bits[place]),
@@ -375,16 +376,17 @@ class TrainJob(JobKind):
         """A run's metrics; those missing because it ended early are null, with the reason."""
         reasons: dict[str, str] = {}
         if outcome.step is not None and outcome.reason is not None:
-            if self.curve:
-                metrics[CURVE][outcome.step :] = [None] * (self.steps - outcome.step)
+            metrics[CURVE][outcome.step :] = [None] * (self.steps - outcome.step)
             ended = [name for name in ("final_loss", "accuracy", LOST) if name in metrics]
             metrics |= dict.fromkeys(ended)
-            curve = [CURVE] if self.curve and outcome.step < self.steps else []
-            reasons = dict.fromkeys([*curve, *ended], outcome.reason)
+            reasons = dict.fromkeys([CURVE, *ended] if outcome.step < self.steps else ended, outcome.reason)
         elif metrics["accuracy"] is None:
             reasons["accuracy"] = "the protocol names no evaluation images"
         elif metrics.get(LOST, 0.0) is None:
             reasons[LOST] = "training without a defense has no accuracy for this seed"
+        if not self.curve:
+            del metrics[CURVE]
+            reasons.pop(CURVE, None)
         return Replicate(seed=seed, setting=dict(setting), outcome=outcome, metrics=metrics, reasons=reasons)
 
 
