@@ -98,7 +98,6 @@ def test_a_job_is_the_sum_of_its_pieces(
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))  # no weights for LPIPS
     seeds = (0,) if kind.name in OF_ONE_SEED else (0, 1)
     whole = numbers_of(job_of(kind, attack, SCALES, seeds))
-    assert numbers_of(job_of(kind, attack, SCALES, seeds)) == whole
     pieces: dict[Any, Any] = {}
     for seed, scale in itertools.product(seeds, SCALES):
         pieces |= numbers_of(job_of(kind, attack, [scale], (seed,)))
