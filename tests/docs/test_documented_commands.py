@@ -38,6 +38,7 @@ ELSEWHERE = {
     "leakbench draw figures/smoke/optimal_defense/fig04.pdf --partial": "tests/report/test_partial.py",
     "leakbench draw figures/smoke/optimal_defense/fig04.pdf --bare --width 3.3in": "tests/report/test_bare.py",
     "make lint": ".ci/run",
+    "snakemake --cores all --config scale=laptop": "tests/workflow/test_dry_runs.py",
     "leakbench publish --scale smoke": "tests/report/test_published.py",
     "leakbench pages": "tests/report/test_published.py",
     "leakbench publish --records --scale smoke": "tests/publishing/test_commands.py",

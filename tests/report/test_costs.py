@@ -110,7 +110,7 @@ def test_a_figure_needs_its_experiments_and_what_they_are_judged_by(project: Pro
     needed = entry.records(project, "smoke")
     assert {plan.jobs[path].experiment for path in needed} >= {"undefended", "pruning"}
     (row,) = (row for row in reported(project)["artifacts"] if row["name"] == "optimal_defense fig02")
-    assert row["jobs"] == len(needed) < len(plan.jobs) and row["done"] == len(needed & set(KNOWN))
+    assert row["jobs"] == len(needed) < len(plan.jobs) and row["done"] == len({*needed} & {*KNOWN})
 
 
 def test_what_fits_into_a_time(project: Project) -> None:

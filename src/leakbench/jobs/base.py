@@ -220,7 +220,7 @@ class Job:
             for seed, setting in itertools.product(self.seeds if seeds is None else seeds, chosen)
         ]
 
-    @property
+    @cached_property
     def path(self) -> str:
         """Path of the record, relative to the root of the project."""
         parts = (

@@ -18,6 +18,9 @@ from leakbench.planning.mistakes import Where, check_known, validated
 from leakbench.planning.schemas import ExperimentSpec, KindSpec, PaperSpec
 from leakbench.planning.variants import GRID, DeclaredVariants, swept
 
+_Sources = dict[tuple[str, str], dict[str, list[Job]]]
+"""Jobs that others may read: by kind and label of the data set, then by experiment."""
+
 
 class _Axes(NamedTuple):
     """The grid of an experiment, without attacks and without compared defenses."""
@@ -66,6 +69,8 @@ class PaperPlan:
         self._where = layers.where
         self._compared, self._ensemble = compared, ensemble
         self._comparisons: list[Comparison] = []
+        self._gates: dict[str, list[Gate]] = {}
+        self._adapted: dict[str, list[AdaptedCell]] = {}
         self.spec = validated(PaperSpec, layers.merged, self._where())
         self._variants = DeclaredVariants(self.spec.variants, self._where)
 
@@ -85,10 +90,14 @@ class PaperPlan:
                     "a label is listed twice, or an attack is labelled like a kind of job"
                 )
             jobs[job.path] = job
+        sources: _Sources = {}
+        for job in jobs.values():
+            of_kind = sources.setdefault((job.kind.name, job.dataset.label), {})
+            of_kind.setdefault(job.experiment, []).append(job)
         for job in [*jobs.values()]:
-            self._link(job, jobs)
+            self._link(job, jobs, sources)
         for experiment in self.spec.experiments:
-            list(self._gates(experiment, jobs.values()))  # mistakes surface before anything runs
+            self._gates[experiment] = list(self._gates_of(experiment, jobs.values()))  # mistakes surface now
         return jobs
 
     def _repeating(self, experiment: str) -> str:
@@ -126,19 +135,29 @@ class PaperPlan:
         """Placements of the compared defenses, and reasons where there is none."""
         return self._comparisons if self.jobs else []  # which are noted while jobs are made
 
+    @cached_property
+    def _by_experiment(self) -> dict[str, list[Job]]:
+        found: dict[str, list[Job]] = {}
+        for job in self.jobs.values():
+            found.setdefault(job.experiment, []).append(job)
+        return found
+
     def experiment_jobs(self, experiment: str) -> list[Job]:
         """The jobs of one experiment, in the order of the grid."""
-        return [job for job in self.jobs.values() if job.experiment == experiment]
+        return [*self._by_experiment.get(experiment, ())]
 
     def experiment_gates(self, experiment: str) -> list[Gate]:
         """Requirements on the attacks of one experiment on the undefended gradient, by cell."""
-        return list(self._gates(experiment, self.jobs.values()))
+        return [*self._gates[experiment]] if self.jobs else []  # which are made with the jobs
 
     def adapted_cells(self, experiment: str) -> list[AdaptedCell]:
         """The cells of one experiment in which attacks wrap others, with the jobs to compare."""
-        return list(adapted_cells(self.experiment_gates(experiment), self.jobs.values(), experiment))
+        if experiment not in self._adapted:
+            gates = self.experiment_gates(experiment)
+            self._adapted[experiment] = list(adapted_cells(gates, self.jobs.values(), experiment))
+        return [*self._adapted[experiment]]
 
-    def _gates(self, experiment: str, jobs: Collection[Job]) -> Iterator[Gate]:
+    def _gates_of(self, experiment: str, jobs: Collection[Job]) -> Iterator[Gate]:
         experiments = self.spec.experiments
         if not all(getattr(experiments[experiment], axis) for axis in GRID):
             return  # the scale leaves the experiment out
@@ -225,15 +244,16 @@ class PaperPlan:
             if reason is None:
                 yield defense
 
-    def _link(self, job: Job, jobs: dict[str, Job]) -> Job:
+    def _link(self, job: Job, jobs: dict[str, Job], sources: _Sources) -> Job:
         """Give a job those whose records it uses, which may use others in turn; returns it."""
         reads = job.kind.reads(job.attack.first if job.attack else None)
         if reads and not jobs[job.path].uses:
-            used = {kind: self._used(job, kind, key, jobs.values()) for kind, key in reads.items()}
-            jobs[job.path] = replace(job, uses={kind: self._link(other, jobs) for kind, other in used.items()})
+            used = {kind: self._used(job, kind, key, sources) for kind, key in reads.items()}
+            uses = {kind: self._link(other, jobs, sources) for kind, other in used.items()}
+            jobs[job.path] = replace(job, uses=uses)
         return jobs[job.path]
 
-    def _used(self, job: Job, kind: str, key: str, jobs: Iterable[Job]) -> Job:
+    def _used(self, job: Job, kind: str, key: str, sources: _Sources) -> Job:
         """The one job of a kind on the data set of ``job``, in the experiment that the field ``key`` names.
 
         Of several the one with the model of ``job``, and with its defense where that matters; of several of those the
@@ -242,30 +262,27 @@ class PaperPlan:
         where = self._where("experiments", job.experiment, "jobs", job.kind.name)(key)
         if job.kinds and key in job.kinds.sweep:
             raise ConfigError(f"{where}: '{key}' cannot be swept; make an experiment of each")
-        candidates: dict[str, list[Job]] = {}
-        for other in jobs:
-            if (other.kind.name, other.dataset.label) == (kind, job.dataset.label):
-                candidates.setdefault(other.experiment, []).append(other)
+        candidates = sources.get((kind, job.dataset.label), {})
         experiment = str(getattr(job.kind, key))
         if experiment not in candidates:
             what = f"experiment with a job '{kind}' on data set '{job.dataset.label}'"
             raise UnknownName(what, experiment, candidates, where)
-        sources = candidates[experiment]
-        if len(sources) > 1:
-            sources = [other for other in sources if other.model.label == job.model.label]
-        if len(sources) > 1 and sources[0].kind.of_cells:
-            sources = [other for other in sources if other.defense.label == job.defense.label]
-        if len(sources) > 1:
-            sources = [other for other in sources if other.part == job.part]
-        if len(sources) != 1:
+        found = candidates[experiment]
+        if len(found) > 1:
+            found = [other for other in found if other.model.label == job.model.label]
+        if len(found) > 1 and found[0].kind.of_cells:
+            found = [other for other in found if other.defense.label == job.defense.label]
+        if len(found) > 1:
+            found = [other for other in found if other.part == job.part]
+        if len(found) != 1:
             raise ConfigError(
                 f"{where}: experiment '{experiment}' has several jobs '{kind}' on data set '{job.dataset.label}', and "
                 f"not one for model '{job.model.label}' and {job.part}; leave it one model and one defense, or the "
                 "models and seeds of the jobs that read it"
             )
-        if reason := sources[0].kind.mismatch(sources[0], job):
+        if reason := found[0].kind.mismatch(found[0], job):
             raise ConfigError(f"{where}: experiment '{experiment}' {reason}")
-        return sources[0]
+        return found[0]
 
 
 def _check_protocol_sweep(kinds: Variant[JobKind], defenses: Iterable[Variant[Any]], where: Where) -> None:

@@ -95,7 +95,7 @@ class Plan:
 
     def leaves_out(self, paper: str, experiment: str) -> bool:
         """Whether the scale has no job of an experiment."""
-        return not any(job.experiment == experiment for job in self.jobs_of(paper).values())
+        return not self.experiment_jobs(paper, experiment)
 
     def experiment_gates(self, paper: str, experiment: str) -> list[Gate]:
         """Requirements on the attacks of one experiment on the undefended gradient, by cell."""

@@ -139,16 +139,16 @@ class Artifact:
     def _tables(self, scale: str) -> list[str]:
         return [table_path(scale, self.paper, experiment) for experiment in self.experiments]
 
-    def records(self, project: Project, scale: str) -> set[str]:
+    def records(self, project: Project, scale: str) -> list[str]:
         """Paths of the records it takes: those of its tables, of their gates, and those that these jobs read."""
         jobs = [job for table in self._tables(scale) for job in needed(project, table)]
-        paths: set[str] = set()
+        paths: dict[str, None] = {}
         while jobs:
             job = jobs.pop()
             if job.path not in paths:
-                paths.add(job.path)
+                paths[job.path] = None
                 jobs += job.uses.values()
-        return paths
+        return [*paths]
 
     def full_caption(self, project: Project, scale: str) -> str:
         """The caption with the number, and of experiments the data, models, seeds and scale."""

@@ -231,19 +231,19 @@ def within(groups: Mapping[str, Collection[str]], jobs: Mapping[str, JobCost], s
         jobs: by their records' paths.
         seconds: of all devices together.
     """
-    needed = {name: {path for path in paths if not jobs[path].done} for name, paths in groups.items()}
+    needed = {name: [path for path in paths if not jobs[path].done] for name, paths in groups.items()}
     needed = {name: paths for name, paths in needed.items() if all(jobs[path].estimate for path in paths)}
     chosen: dict[str, float] = {}
     there: set[str] = set()
     left = seconds
     while needed:
-        added_by = {name: _seconds(jobs[path] for path in paths - there) for name, paths in needed.items()}
+        added_by = {name: _seconds(jobs[path] for path in paths if path not in there) for name, paths in needed.items()}
         name = min(added_by, key=added_by.__getitem__)
         if added_by[name] > left:
             break
         chosen[name] = added_by[name]
         left -= added_by[name]
-        there |= needed.pop(name)
+        there.update(needed.pop(name))
     return chosen
 
 
