@@ -55,6 +55,8 @@ ELSEWHERE = {
     "snakemake --cores 2 figures/smoke/optimal_defense/fig04.pdf --config compare=../mine/sign_noise.py:SignNoise": (
         "tests/docs/test_add_a_defense.py"
     ),
+    "snakemake --profile slurm": "tests/slurm/test_profile.py",
+    "snakemake --profile slurm --dry-run --quiet rules": "tests/slurm/test_profile.py",
     "sbatch driver.sh": "tests/slurm/test_driver.py",
     "python examples/audit_plain_torch.py captured": "tests/auditing/test_examples.py",
     "leakbench audit captured/update.safetensors --model examples/audit_plain_torch.py:Net --before "

@@ -110,7 +110,7 @@ def test_account_and_partition_come_from_the_environment_or_not_at_all(
 def dry_run(*arguments: str) -> list[tuple[str, str]]:
     """What Snakemake would run, from the repository root: rules, and what is printed of their jobs."""
     command = [sys.executable, "-m", "snakemake", "--dry-run", "--forceall", "--nocolor", *arguments]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     output = result.stdout + result.stderr
     assert result.returncode == 0, output
     return re.findall(r"^(?:local)?rule (\w+):\n((?: .*\n)+)", output, re.M)
