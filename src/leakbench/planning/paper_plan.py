@@ -137,10 +137,10 @@ class PaperPlan:
 
     @cached_property
     def _by_experiment(self) -> dict[str, list[Job]]:
-        found: dict[str, list[Job]] = {}
+        by_experiment: dict[str, list[Job]] = {}
         for job in self.jobs.values():
-            found.setdefault(job.experiment, []).append(job)
-        return found
+            by_experiment.setdefault(job.experiment, []).append(job)
+        return by_experiment
 
     def experiment_jobs(self, experiment: str) -> list[Job]:
         """The jobs of one experiment, in the order of the grid."""
@@ -267,22 +267,22 @@ class PaperPlan:
         if experiment not in candidates:
             what = f"experiment with a job '{kind}' on data set '{job.dataset.label}'"
             raise UnknownName(what, experiment, candidates, where)
-        found = candidates[experiment]
-        if len(found) > 1:
-            found = [other for other in found if other.model.label == job.model.label]
-        if len(found) > 1 and found[0].kind.of_cells:
-            found = [other for other in found if other.defense.label == job.defense.label]
-        if len(found) > 1:
-            found = [other for other in found if other.part == job.part]
-        if len(found) != 1:
+        matching = candidates[experiment]
+        if len(matching) > 1:
+            matching = [other for other in matching if other.model.label == job.model.label]
+        if len(matching) > 1 and matching[0].kind.of_cells:
+            matching = [other for other in matching if other.defense.label == job.defense.label]
+        if len(matching) > 1:
+            matching = [other for other in matching if other.part == job.part]
+        if len(matching) != 1:
             raise ConfigError(
                 f"{where}: experiment '{experiment}' has several jobs '{kind}' on data set '{job.dataset.label}', and "
                 f"not one for model '{job.model.label}' and {job.part}; leave it one model and one defense, or the "
                 "models and seeds of the jobs that read it"
             )
-        if reason := found[0].kind.mismatch(found[0], job):
+        if reason := matching[0].kind.mismatch(matching[0], job):
             raise ConfigError(f"{where}: experiment '{experiment}' {reason}")
-        return found[0]
+        return matching[0]
 
 
 def _check_protocol_sweep(kinds: Variant[JobKind], defenses: Iterable[Variant[Any]], where: Where) -> None:
