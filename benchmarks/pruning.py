@@ -17,7 +17,7 @@ from leakbench.randomness import generator
 
 
 def gradients(clients: int, size: int, zeros: float) -> torch.Tensor:
-    """Magnitudes of normal entries ``[clients, size]``, a part of them zero, as rare words leave them."""
+    """Magnitudes of normal entries ``[clients, size]``, a part of them zero, as absent words leave embeddings'."""
     draw = generator("benchmark", "pruning")
     values = torch.randn(clients, size, generator=draw).abs()
     return values.where(torch.rand(clients, size, generator=draw) >= zeros, 0)
