@@ -2,7 +2,7 @@
 
 A round is ``--clients`` updates of ``--values`` values, all of which become words. Clients are encoded one after the
 other, so that only their words are held at once, two bytes each. (a) goes through values and digits in Python, on a
-slice, and is scaled up; the two have to find the same vote. Processor seconds of all threads (and by the clock), the
+slice, and is scaled up; the two have to find the same vote. Processor seconds of all threads (and wall-clock), the
 smallest of ``--turns``.
 """
 

@@ -2,7 +2,7 @@
 
 Every case runs in a process of its own, on random images of a steep spectrum, so that its peak of memory is its own:
 what the process holds at most while it calibrates, beyond what it held before (the images among it). One epoch is plain
-SGD of LeNet on the same images, as one would write it by hand. Times are by the clock, and of all threads together.
+SGD of LeNet on the same images, as one would write it by hand. Times are wall-clock, and of all threads together.
 """
 
 from __future__ import annotations

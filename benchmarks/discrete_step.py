@@ -4,7 +4,7 @@
 the observed one tensor by tensor, and the language model, as public implementations do. (b) is
 ``leakbench.attacks.discrete.discrete_step``. Both try the same orders and must choose the same ones. (c) is (b) with
 every order that was drawn scored, equal ones again. A small BERT, batches of one sentence. Times are of the process on
-a CPU, of the clock on a GPU: the smallest of some turns.
+a CPU, wall-clock on a GPU: the smallest of some turns.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def prepared(threads: int, device: str = "cpu") -> torch.device:
 
 
 def taken(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds: of the process on a CPU, of the clock on a GPU."""
+    """Seconds: of the process on a CPU, wall-clock on a GPU."""
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     if device.type == "cuda":
         torch.cuda.synchronize(device)

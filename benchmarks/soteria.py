@@ -2,7 +2,7 @@
 
 (a) runs forward once and backward once per feature, through the network's parameters too, as public implementations
 do, for the first features alone; (b) is ``FeatureJacobian``, for all of them. Both must agree. The layers that the
-suite's protocols prune, or the last. Times are of the process on a CPU, of the clock on a GPU, per feature of an image:
+suite's protocols prune, or the last. Times are of the process on a CPU, wall-clock on a GPU, per feature of an image:
 the smallest of some turns.
 """
 

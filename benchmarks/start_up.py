@@ -2,7 +2,7 @@
 
     python -m benchmarks.start_up
 
-One training job of the scale smoke, in a copy of the configuration; seconds by the clock, rounds of all ways in turn.
+One training job of the scale smoke, in a copy of the configuration; wall-clock seconds, rounds of all ways in turn.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 (a) forms the covariance of K x K, decomposes it, and draws noise along its eigenvectors, as the paper describes;
 (b) is ``update_spectrum`` and ``added_noise``. Where (a) fits, the noise of both must have the same covariance. Times
-are of the process on a CPU, of the clock on a GPU, the smallest of some turns; on a CPU (b) has its time by the clock
+are of the process on a CPU, wall-clock on a GPU, the smallest of some turns; on a CPU (b) has its wall-clock time
 too. Peaks are of the tensors that are made, beside the gradients. Each size runs in a process of its own.
 """
 
@@ -81,7 +81,7 @@ def main() -> None:
         print(json.dumps(cell(arguments)))
         return
     print(f"{arguments.device}, {arguments.threads} threads, {arguments.records} records")
-    print("| coordinates | (a) dense, s | (b) Gram matrix, s | (a) / (b) | (b) by the clock, s | peak MiB, (a) / (b) |")
+    print("| coordinates | (a) dense, s | (b) Gram matrix, s | (a) / (b) | (b) wall-clock, s | peak MiB, (a) / (b) |")
     print("|---" * 6 + "|")
     numbers = ("device", "threads", "repeats", "records", "variance")
     words = [f"--{name}={getattr(arguments, name)}" for name in numbers]

@@ -68,7 +68,7 @@ class Schedule:
         batch: records that a client takes in a step; None if unknown.
         sampling: how clients take them; None if unknown.
         clipped: whether a coordinate of a message may be clipped before messages are summed.
-        places: binary places to which messages are rounded before they are summed; None if they are not.
+        places: fractional bits to which messages are rounded before they are summed; None if they are not.
     """
 
     dimension: int

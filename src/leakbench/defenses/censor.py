@@ -1,4 +1,4 @@
-"""Random updates at right angles to the gradient (Zhang et al., NDSS 2025).
+"""Random updates orthogonal to the gradient (Zhang et al., NDSS 2025).
 
 Source: "CENSOR: Defense Against Gradient Inversion via Orthogonal Subspace Bayesian Sampling", and its released code,
 which is another mechanism.
@@ -23,7 +23,7 @@ from leakbench.randomness import Streams
 RIGHT_ANGLE = 1e-3
 """Width of a right angle in the eyes of an attacker, as a cosine: without one a search has no slope."""
 PARALLEL = 1e-5
-"""Length of what is left of a unit vector at right angles to the gradient that is rounding."""
+"""Length of what is left of a unit vector orthogonal to the gradient that is rounding."""
 ROUNDING = 3e-6
 """Relative difference of two losses that is rounding."""
 
@@ -39,7 +39,7 @@ class Censor(Defense):
     if ``||g||`` is one. Of a short gradient it is a random direction, and of a long one the gradient itself, but for
     its sign.
 
-    At right angles a step changes the loss in second order alone. At the authors' step size float32 does not tell that
+    An orthogonal step changes the loss in second order alone. At the authors' step size float32 does not tell that
     from nothing, so that rounding chooses among the draws; here differences within rounding count as none, and the
     first draw is sent.
     """

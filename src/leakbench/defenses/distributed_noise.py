@@ -51,7 +51,7 @@ class DistributedNoise(SummedUsers):
         description="normal: continuous, in float32; discrete: the discrete Gaussian, on gradients in fixed point, so "
         "that the guarantee is of the very numbers that are summed",
     )
-    places: int = Field(16, ge=1, le=22, description="binary places of a discrete mean gradient")
+    places: int = Field(16, ge=1, le=22, description="fractional bits of a discrete mean gradient")
 
     @model_validator(mode="after")
     def _proved_for_discrete_noise(self) -> DistributedNoise:
@@ -126,7 +126,7 @@ class DistributedNoise(SummedUsers):
             return PrivacyStatement(
                 None,
                 None,
-                f"not stated: discrete noise has {self.places} binary places, and messages are rounded to "
+                f"not stated: discrete noise has {self.places} fractional bits, and messages are rounded to "
                 f"{schedule.places}; set secure_aggregation.fraction_bits to {self.places}",
             )
         return self.stated(schedule)

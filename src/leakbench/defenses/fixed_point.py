@@ -26,7 +26,7 @@ WIDTH: Literal[64] = 64
 class InFixedPoint(Defense):
     """Mechanisms whose server gets a sum of integers, which is exact: its mean is that of the rounded updates."""
 
-    fraction_bits: int = Field(32, ge=0, le=WIDTH - 2, description="binary places that are kept of a coordinate, f")
+    fraction_bits: int = Field(32, ge=0, le=WIDTH - 2, description="fractional bits that are kept of a coordinate, f")
 
     @property
     def ring(self) -> Ring:
@@ -135,7 +135,7 @@ class AdditiveSharing(InFixedPoint):
     itself.
     """
 
-    fraction_bits: int = Field(20, ge=0, le=WIDTH - 2, description="binary places that are kept of a coordinate, f")
+    fraction_bits: int = Field(20, ge=0, le=WIDTH - 2, description="fractional bits that are kept of a coordinate, f")
     clients: int = Field(ge=2, description="who share and whose updates are summed, K")
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:

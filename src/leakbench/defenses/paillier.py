@@ -44,7 +44,7 @@ class Paillier(Defense):
     )
     toy: bool = Field(False, description="a modulus that anyone can factor")
     clients: int = Field(ge=1, description="most clients whose updates are summed, K")
-    fraction_bits: int = Field(32, ge=0, description="binary places that are kept of a coordinate, f")
+    fraction_bits: int = Field(32, ge=0, description="fractional bits that are kept of a coordinate, f")
     integer_bits: int = Field(8, ge=1, description="bits above them, the sign among them")
     packed: bool = Field(True, description="as many coordinates in a ciphertext as fit; else one")
 

@@ -40,7 +40,7 @@ class SecureAggregation(BaseModel):
         description="clients who have to stay in a round, t: more than half of them; None: the least majority",
     )
     width: Literal[32, 64] = Field(32, description="bits of a coordinate on the wire")
-    fraction_bits: int = Field(16, ge=0, description="binary places that are kept of a coordinate")
+    fraction_bits: int = Field(16, ge=0, description="fractional bits that are kept of a coordinate")
     clip: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="bound on the absolute value of a coordinate; none by default"
     )

@@ -131,7 +131,7 @@ class ProtectionCostJob(JobKind):
         (1024, 2048, 3072), min_length=1, description="of Paillier's modulus; 1024 is a toy today"
     )
     unpacked_values: int = Field(64, ge=1, description="values that are encrypted one by one")
-    fraction_bits: int = Field(32, ge=0, description="binary places of a value, but for additive shares: 20")
+    fraction_bits: int = Field(32, ge=0, description="fractional bits of a value, but for additive shares: 20")
     scale: float = Field(0.01, ge=0, description="standard deviation of noise")
     bound: float = Field(1.0, gt=0, description="of the mask that two clients share, r")
     keep: tuple[float, ...] = Field((0.5, 0.9), description="probabilities of keeping a coordinate, rho")
