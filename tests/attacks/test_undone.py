@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -59,6 +60,13 @@ def undone(changed: torch.Tensor, known: Knowledge, **parameters: Any) -> torch.
     return attack.reconstruct(seen, known, Streams([("attacker", row) for row in range(len(changed))])).images
 
 
+def test_victims_do_not_depend_on_who_is_attacked_beside_them() -> None:
+    _, changed, _, known = victims(4, TransformationSearch.model_validate(EITHER_WAY))
+    assert known.mechanism is not None
+    alone = [undone(changed[row : row + 1], replace(known, mechanism=known.mechanism[:1])) for row in range(4)]
+    torch.testing.assert_close(undone(changed, known), torch.cat(alone))
+
+
 def test_by_covariance_matrices() -> None:
     """Image by image and draw by draw, in the whole space of pixels."""
     _, changed, mechanism, known = victims(4, TransformationSearch.model_validate(EITHER_WAY))
@@ -67,7 +75,7 @@ def test_by_covariance_matrices() -> None:
     inputs = known.auxiliary_images.flatten(1).double().numpy()
     ways = []
     for draw in range(8):
-        alike = Streams([("attacker", 0, "undone", draw)] * AUXILIARY)
+        alike = Streams([("undone", draw)] * AUXILIARY)
         labels = known.auxiliary_labels[:, None]
         before = mechanism.protected(known.auxiliary_images[:, None], labels, alike).flatten(1).double().numpy()
         noise = 0.05 * inputs.var(axis=0, ddof=1).mean() * np.eye(SIDE**2)

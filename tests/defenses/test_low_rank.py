@@ -242,3 +242,12 @@ def test_what_was_dropped_is_free_up_to_the_smallest_singular_value_that_was_sen
 def test_no_guarantee(defense: Defense) -> None:
     statement = defense.privacy(Schedule(10))
     assert statement.epsilon is None and statement.basis
+
+
+@pytest.mark.parametrize("defense", [TruncatedSVD(energy=0.8), PowerSGD(rank=2)])
+def test_a_client_that_is_not_finite_leaves_the_others(defense: Defense) -> None:
+    gradient = of_seed(3, D)
+    whole = DefendedClients(defense, streams(0, 1, 2)).send(steps_of(gradient), streams(0, 1, 2)).view()
+    gradient[1, 5] = torch.nan
+    broken = DefendedClients(defense, streams(0, 1, 2)).send(steps_of(gradient), streams(0, 1, 2)).view()
+    assert torch.equal(broken[[0, 2]], whole[[0, 2]]) and broken[1].isnan().any()

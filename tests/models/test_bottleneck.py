@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
+from typing import ClassVar
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -168,3 +171,17 @@ def test_faster_ways_decline() -> None:
 def test_a_code_that_is_standard_normal_diverges_by_nothing() -> None:
     raw = torch.full((2, 3), 1.0).expm1().log()  # whose softplus is one
     torch.testing.assert_close(divergence(torch.zeros(2, 3), raw), torch.zeros(2))
+
+
+class Penalised(Network):
+    """A network of ordinary layers whose loss has a penalty on the logits."""
+
+    plain_loss: ClassVar[bool] = False
+
+
+def test_faster_ways_decline_another_loss_over_ordinary_layers() -> None:
+    plain = build_network(SimpleConvNet(width=2), SHAPE, CLASSES, seed=0)
+    other = copy(plain)
+    other.__class__ = Penalised
+    ways = (StackedNetworks.of, LayeredNetwork.of, SecondOrder.of)
+    assert all(of(plain) is not None for of in ways) and [of(other) for of in ways] == [None] * 3

@@ -72,6 +72,15 @@ def test_errors_are_those_of_leaving_each_sample_out(features: int, strength: fl
     assert found.error == pytest.approx(np.mean(errors), rel=1e-6)
 
 
+@pytest.mark.parametrize("strength", [1e-6, 1e-4])
+def test_errors_of_small_strengths_survive_float32(strength: float) -> None:
+    x, y, queries, weights = (values.float() for values in problem(60, 5000))
+    exact = ridge(x.double(), y.double(), queries.double(), weights.double(), everyone(x), [strength])
+    found = ridge(x, y, queries, weights, everyone(x), [strength])
+    assert found.error == pytest.approx(exact.error, rel=1e-6)
+    torch.testing.assert_close(found.values, exact.values)
+
+
 def test_takes_the_strength_of_the_least_error() -> None:
     x, y, queries, weights = problem(20, 40)
     strengths = [1e-4, 1e-2, 1.0, 100.0]

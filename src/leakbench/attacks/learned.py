@@ -23,7 +23,7 @@ STRENGTHS = tuple(10.0 ** (half / 2) for half in range(-12, 7))
 """Strengths of the penalty to choose from, in mean eigenvalues of the Gram matrix."""
 
 
-@ATTACKS.register("ridge_inversion", version=1)
+@ATTACKS.register("ridge_inversion", version=2)
 class RidgeInversion(Attack):
     """Ridge regression of images on messages, with one regression per victim.
 

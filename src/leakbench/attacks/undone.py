@@ -15,7 +15,7 @@ from leakbench.lazy import torch
 from leakbench.randomness import Streams
 
 
-@ATTACKS.register("undone", version=1)
+@ATTACKS.register("undone", version=2)
 class Undone(Wrapper):
     """Turn reconstructed images back into what they were before a defense changed them.
 
@@ -41,7 +41,8 @@ class Undone(Wrapper):
         reconstruction = self.attack.reconstruct(observations, knowledge, streams)
         images = reconstruction.images.clone()
         for rows in same_mechanism(knowledge.mechanism):
-            ways = self._ways(knowledge, knowledge.mechanism[rows[0]], Streams([streams.keys[rows[0]]]).child("undone"))
+            # The same for all rows, whatever is attacked beside them.
+            ways = self._ways(knowledge, knowledge.mechanism[rows[0]], Streams([("undone",)]))
             flat = images[rows].flatten(0, 1).flatten(1)
             likely = torch.stack([way.log_density(flat) for way in ways]).argmax(dim=0)
             for number, way in enumerate(ways):

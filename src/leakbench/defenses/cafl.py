@@ -59,8 +59,9 @@ class CAFL(Defense):
     ``ceil(fraction * N)`` measurements are sent. ``sensing`` chooses them: values of the DCT at random places after
     random signs (without them the measurements would be coefficients of the very basis in which the update is sparse,
     and those not sent could not be recovered), or products with independent normal vectors. Both are drawn from
-    the client's stream, are public, and serve all blocks of a size. The server solves a LASSO, whose weight is the
-    universal threshold ``sigma sqrt(2 ln N)`` of the perturbation's noise.
+    the client's stream, travel as a seed, and serve all blocks of a size; an attacker who simulates the defense draws
+    matrices of its own, and so knows less than the server. The server solves a LASSO, whose weight is the universal
+    threshold ``sigma sqrt(2 ln N)`` of the perturbation's noise.
 
     ``as_printed``: the DCT of the whole tensor; one of its contiguous blocks of ``ceil(fraction * N)`` coefficients is
     sent, another one for every tensor and, if it is ``moving``, round; the server transforms back, the rest being zero.

@@ -91,7 +91,8 @@ class RandomMask(Sparse):
 
     As Balunovic et al. (2022) released it, and eq. 13 of Zhang, Kang et al. (2023), where ``1 - probability`` is rho:
     what is left is sent as it is, so the update is too small on average, by the factor ``1 - probability``. With
-    ``rescale`` it is divided by that (eq. 85), and right on average.
+    ``rescale`` it is divided by that (eq. 85), and right on average. Draws have 24 bits, so that probabilities are
+    rounded up to multiples of 2^-24.
     """
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)

@@ -83,8 +83,8 @@ class TransformationSearch(Defense):
     transformations for each image, which is what the search is compared with.
 
     Images are rounded to 256 levels between the smallest and the largest value that clients hold, and transformed as
-    by Pillow. Before its policies the released code crops and flips CIFAR images in training, which is left out. Labels
-    stay.
+    by Pillow, but that shears interpolate by torch's bicubic kernel, which is softer. Before its policies the released
+    code crops and flips CIFAR images in training, which is left out. Labels stay.
     """
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "undone"},)

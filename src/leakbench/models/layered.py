@@ -30,6 +30,8 @@ class LayeredNetwork:
 
         None of the latter may mix records: activations, pooling and flattening are known.
         """
+        if not network.plain_loss:
+            return None
         nn = torch.nn
         modules = [module for module in flat_modules(network.module) if type(module) is not nn.Dropout]  # off
         flat = False

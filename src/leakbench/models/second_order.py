@@ -527,6 +527,8 @@ class SecondOrder:
         It may be a sequence of plain convolutions, linear layers, BatchNorm with running statistics, max pooling,
         flattening, and the activations ReLU, leaky ReLU, sigmoid and tanh.
         """
+        if not network.plain_loss:
+            return None
         nn = torch.nn
         modules = [part for part in flat_modules(network.module) if type(part) not in (nn.Identity, nn.Dropout)]
         modules = _pooling_first(modules)

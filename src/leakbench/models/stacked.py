@@ -57,7 +57,7 @@ class StackedNetworks:
         It may hold square convolutions of stride one with biases, (leaky) ReLUs behind convolutions and linear
         layers, max pooling of windows of two behind convolutions, flattening, and nothing with buffers.
         """
-        layers = _layers(list(flat_modules(network.trainable_module())))
+        layers = _layers(list(flat_modules(network.trainable_module()))) if network.plain_loss else None
         if layers is None or sum(layer.size for layer in layers) != network.dimension:
             return None
         return cls(layers)
