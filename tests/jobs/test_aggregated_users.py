@@ -180,6 +180,15 @@ def test_fixed_point_is_seen(attack_job: Jobs, onlooker: Onlooker) -> None:
     assert isinstance(bits, float) and bits > 32 * observations.network.dimension
 
 
+def test_bits_of_a_clear_sum_are_those_that_a_user_sends(attack_job: Jobs) -> None:
+    sparse = {"fraction": 0.9}
+    alone, summed = (
+        run(attack_job(MagnitudePruning, sparse, **users)).replicates[0].metrics["bits"]
+        for users in ({}, {"users": USERS})
+    )
+    assert alone == summed
+
+
 def test_one_user_is_what_it_was(attack_job: Jobs) -> None:
     jobs = [attack_job(), attack_job(users=1), attack_job(users=1, secure_aggregation=None)]
     assert len({job.digest for job in jobs}) == 1

@@ -15,7 +15,7 @@ from leakbench.attacks.robbing import RobbingTheFed
 from leakbench.data.embedded import Digits
 from leakbench.defenses.precode import Precode
 from leakbench.federated.local import LocalTraining
-from leakbench.jobs.attack import AttackJob
+from leakbench.jobs.attack import AttackJob, _of_all_settings
 from leakbench.jobs.base import JOB_KINDS, Job, Variant
 from leakbench.jobs.overhead import OverheadJob
 from leakbench.jobs.pretraining import Pretraining
@@ -44,6 +44,26 @@ def test_each_setting_of_a_sweep_is_attacked_on_a_model_of_its_own(attack_job: J
     assert {each.setting["width"]: each.metrics["bits"] for each in together}.keys() == {3, 7}
     assert len({each.metrics["bits"] for each in together}) == 2
     assert all(each.outcome.status == "ok" for each in together)
+
+
+def test_reconstructions_of_all_settings_are_kept(attack_job: Jobs) -> None:
+    protocol = {"seeds": (0, 1), "clients": 1, "batch_size": 1, "attack": IGOptimalDefense(iterations=2)}
+    together = compute(attack_job(Precode, {}, SWEEP, **protocol), CPU).tensors
+    apart = [compute(attack_job(Precode, {"width": width}, **protocol), CPU).tensors for width in SWEEP["width"]]
+    for seed in (0, 1):
+        name = f"seed{seed}/reconstructions"
+        assert torch.equal(together[name], torch.cat([tensors[name] for tensors in apart]))
+
+
+def test_a_model_that_diverged_leaves_the_others_their_places(attack_job: Jobs) -> None:
+    given = {"reconstructions": torch.ones(2, 1, 1, 3), "victims": torch.zeros(1, 1, 3)}
+    joined = _of_all_settings([(1, {}), (2, given)])["reconstructions"]
+    assert joined[0].isnan().all() and torch.equal(joined[1:], given["reconstructions"])
+    pretraining = Pretraining(samples=20, batch_size=8, rate=1e30)
+    job = attack_job(Precode, {}, SWEEP, seeds=(0, 1), clients=1, epoch=2, pretraining=pretraining)
+    found = replicates(job)
+    assert [(each.seed, each.setting["width"]) for each in found] == [(0, 3), (1, 3), (0, 7), (1, 7)]
+    assert {each.outcome.status for each in found} == {"diverged"}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from leakbench.defenses.base import Defense, NoDefense
 from leakbench.defenses.cdpa import CDPA
 from leakbench.defenses.channel import WhiteChannel
 from leakbench.defenses.distributed_noise import DistributedNoise
+from leakbench.defenses.dp_sgd import DPPSAC
 from leakbench.defenses.gaussian_sampling import GaussianSampling
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.defenses.water_filling import WaterFilling
@@ -179,6 +180,20 @@ def test_clipped_gradients_are_what_is_looked_for() -> None:
     replicates = run(DistributedNoise, {"clip": 1e-3, "variance": 1e-20}, trials=1, candidates=4).replicates
     for metric in ("auc", "auc_low", "auc_high"):
         assert by_users(replicates, f"{metric}/inner") == by_users(replicates, f"{metric}/cosine")
+
+
+def test_settings_with_other_factors_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    factors: list[torch.Tensor] = []
+    true = membership._Judge._clipped
+
+    def clipped(self: Any, defense: Defense) -> Any:
+        found = true(self, defense)
+        factors.append(found[0])
+        return found
+
+    monkeypatch.setattr(membership._Judge, "_clipped", clipped)
+    run(DPPSAC, {"clip": 1e-3, "multiplier": 1.0}, {"r": [0.01, 1.0]}, trials=1, candidates=4)
+    assert len({tuple(each.tolist()) for each in factors}) == 2
 
 
 def test_only_what_is_drawn_leaves_a_trace() -> None:

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from tests.jobs.test_federate_job import make as federate_job
+from tests.jobs.test_inverter_job import inverter_job
 from tests.jobs.test_language_model_job import language_job
 from tests.jobs.test_prior_job import prior_job
 from tests.jobs.test_release import release_job
@@ -34,7 +36,9 @@ from leakbench.federated.message import DenseMessage, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs import runner
 from leakbench.jobs.base import Job
+from leakbench.jobs.federate import FederateJob
 from leakbench.jobs.pretraining import Pretraining
+from leakbench.jobs.release import ReleaseJob
 from leakbench.jobs.runner import Placement, run_job
 from leakbench.models.convnets import ConvNet
 from leakbench.models.lenet import LeNet
@@ -267,6 +271,23 @@ def test_pretraining_that_diverged(attack_job: Jobs, tmp_path: Path, monkeypatch
     pretraining = Pretraining(samples=20, batch_size=8, rate=1e30)
     job = attack_job(clients=1, epoch=2, pretraining=pretraining)
     check(job, tmp_path, monkeypatch, every=1, attempts=3)
+
+
+def test_inverters(attack_job: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed before and after their rate falls."""
+    check(inverter_job(attack_job, (0,), epochs=9), tmp_path, monkeypatch, every=2, attempts=8)
+
+
+@pytest.mark.parametrize("kind", [FederateJob, ReleaseJob])
+def test_what_is_free_on_a_gpu_does_not_count(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = SimpleNamespace(dimension=1000)
+    data = SimpleNamespace(members=SimpleNamespace(images=torch.zeros(10)))
+    sizes = set()
+    for free in (2**28, 2**29):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=free: (free, 2**30))
+        rest = (data,) if kind is ReleaseJob else ()
+        sizes.add(kind._together(SimpleNamespace(clients=4), network, *rest, torch.device("cuda")))
+    assert len(sizes) == 1
 
 
 def test_the_memory_of_a_gpu_may_be_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

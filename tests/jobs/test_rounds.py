@@ -242,3 +242,10 @@ def test_weights_of_every_round(attack_job: AttackJobs) -> None:
     attack = Weighted(attack=IGOptimalDefense(iterations=3))
     (replicate,) = run(attack_job(ClippedNoise, {"clip": 1.0, "scale": 0.1}, attack=attack, **protocol)).replicates
     assert replicate.outcome.status == "ok"
+
+
+def test_gradients_of_all_rounds_are_counted(attack_job: AttackJobs) -> None:
+    protocol: dict[str, Any] = {"attack": IGOptimalDefense(iterations=3), "budget": True, "batch_size": 1}
+    jobs = (attack_job(**protocol), attack_job(**protocol, rounds=3))
+    once, thrice = (run(job).replicates[0].metrics["evaluations"] for job in jobs)
+    assert isinstance(once, float) and thrice == 3 * once

@@ -18,6 +18,7 @@ from leakbench.metrics.image import (
     IMAGE_METRICS,
     MAX_PSNR,
     PERCEPTUAL,
+    identified,
     image_metrics,
     lpips,
     ssim_global,
@@ -237,3 +238,8 @@ def ycrcb(rgb: torch.Tensor) -> list[Any]:
     red, green, blue = rgb.double().numpy()
     luma = 0.299 * red + 0.587 * green + 0.114 * blue
     return [luma, (red - luma) * 0.5 / (1 - 0.299) + 128, (blue - luma) * 0.5 / (1 - 0.114) + 128]
+
+
+def test_a_victim_in_the_line_up_is_no_rival_of_itself() -> None:
+    line_up = torch.rand(99, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    assert identified(line_up[:30] + 1e-3, line_up[:30], line_up).all()

@@ -133,7 +133,7 @@ class AttackJob(AttackProtocol):
         subject = subject_of(dataset, model)
         attacked = self._attacked(job)
         replicates: list[Replicate] = []
-        tensors: dict[str, torch.Tensor] = {}
+        kept: dict[int, list[tuple[int, Mapping[str, torch.Tensor]]]] = {seed: [] for seed in job.seeds}
         try:
             faced = list(job.faced({place: defense for place, (_, defense) in attacked.items()}))
             for attack, _ in faced:
@@ -151,13 +151,17 @@ class AttackJob(AttackProtocol):
                 stacked = self._is_stacked(attack, network, device)
                 settings = {place: defenses[place] for place in places}
                 for seeds in [job.seeds] if stacked else [[seed] for seed in job.seeds]:
-                    measured, reconstructions = self._attack(job, subject, attack, settings, seeds, stacked, device)
+                    measured, shown = self._attack(job, subject, attack, settings, seeds, stacked, device)
                     replicates += measured
-                    tensors |= reconstructions
+                    for seed in seeds:
+                        kept[seed].append((len(settings), shown.get(seed, {})))
         except Infeasible as error:
             outcome = Outcome(status="infeasible", reason=str(error))
             return Findings(job.without_numbers(outcome, settings=[setting for setting, _ in attacked.values()]))
-        return Findings(replicates, tensors)
+        tensors = {seed: _of_all_settings(groups) for seed, groups in kept.items()}
+        return Findings(
+            replicates, {f"seed{seed}/{name}": each for seed in tensors for name, each in tensors[seed].items()}
+        )
 
     @staticmethod
     def _untrained(job: Job, initial: Network, defense: Defense) -> Network:
@@ -258,11 +262,11 @@ class AttackJob(AttackProtocol):
         seeds: Sequence[int],
         stacked: bool,
         device: torch.device,
-    ) -> tuple[list[Replicate], dict[str, torch.Tensor]]:
+    ) -> tuple[list[Replicate], dict[int, dict[str, torch.Tensor]]]:
         """All seeds and settings of the defense, by their places, at once: they are only more observations."""
         scenes: dict[int, Scene] = {}
         replicates: list[Replicate] = []
-        tensors: dict[str, torch.Tensor] = {}
+        tensors: dict[int, dict[str, torch.Tensor]] = {}
         for seed in seeds:
             try:
                 # Settings that are attacked together have one model.
@@ -270,7 +274,8 @@ class AttackJob(AttackProtocol):
                 scenes[seed] = Scene.of(self, job, subject, attack, defense, seed, device)
             except Diverged as error:
                 outcome = Outcome(status="diverged", reason=str(error))
-                replicates += job.without_numbers(outcome, seeds=[seed])
+                settings = [setting for setting, _ in defenses.values()]
+                replicates += job.without_numbers(outcome, seeds=[seed], settings=settings)
         if not scenes:
             return replicates, tensors
         # One for all seeds: attackers run equal ones together.
@@ -292,17 +297,18 @@ class AttackJob(AttackProtocol):
         budget = self._spent(job, attack) if self.budget else {}
         for place, (seed, scene) in enumerate(scenes.items()):
             of_seed = reconstruction.rows(place * rows, (place + 1) * rows)
-            measured, shown = scene.judged(seed, sent[seed], of_seed)
+            measured, tensors[seed] = scene.judged(seed, sent[seed], of_seed)
             for replicate in measured:
                 replicate.metrics |= budget
             replicates += measured
-            tensors |= shown
         return sorted(replicates, key=lambda replicate: replicate.seed), tensors
 
     def _spent(self, job: Job, attack: Attack) -> dict[str, float]:
         """Its metrics of :data:`BUDGET`."""
         granted = self.auxiliary if {"auxiliary_images", "auxiliary_sentences"} & set(self.knowledge) else 0
-        return {"evaluations": float(job.attack_effort(1).passes), "auxiliary": float(attack.auxiliary(granted))}
+        rounds = self.rounds if attack.several_rounds else 1
+        evaluations = job.attack_effort(1).times(rounds).passes
+        return {"evaluations": float(evaluations), "auxiliary": float(attack.auxiliary(granted))}
 
     def _trained(self, job: Job, rows: Sequence[tuple[int, int]], device: torch.device) -> dict[str, Any]:
         """Side knowledge trained by other jobs, by name.
@@ -325,3 +331,21 @@ class AttackJob(AttackProtocol):
                 raise Infeasible(f"the networks of experiment '{where}' have no weights: their training diverged")
             granted[name] = source.kind.granted(weights, job.dataset.single(), rows, device)
         return granted
+
+
+def _of_all_settings(groups: Sequence[tuple[int, Mapping[str, torch.Tensor]]]) -> dict[str, torch.Tensor]:
+    """The tensors of a seed from those of groups of its settings: of all but the victims, one group after the other.
+
+    A group whose model diverged has none. Beside others it has NaN, or empty sentences.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    for shown in (shown for _, shown in groups if shown):
+        for name, part in shown.items():
+            if name == "victims":
+                tensors[name] = part
+                continue
+            lost = torch.nan if part.is_floating_point() else 0
+            parts = [each.get(name, part.new_full((size, *part.shape[1:]), lost)) for size, each in groups]
+            widest = max(each.shape[-1] for each in parts)
+            tensors[name] = torch.cat([torch.nn.functional.pad(each, (0, widest - each.shape[-1])) for each in parts])
+    return tensors

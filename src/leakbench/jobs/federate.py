@@ -33,7 +33,7 @@ from leakbench.records import MetricInfo, Outcome, Replicate, Value
 from leakbench.running.checkpoint import State, packed, unpacked
 
 MEMORY_BUDGET = 4 * 2**30
-"""Memory of the clients' models that train side by side, in bytes; on a GPU, ``GPU_PART`` of the free memory. Only
+"""Memory of the clients' models that train side by side, in bytes; on a GPU, ``GPU_PART`` of its memory. Only
 speed depends on it."""
 
 GPU_PART = 0.4
@@ -181,7 +181,8 @@ class FederateJob(JobKind):
 
     def _together(self, network: Network, device: torch.device) -> int:
         """Runs whose clients fit in memory side by side: some eight vectors of the size of the parameters each."""
-        free = GPU_PART * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else MEMORY_BUDGET
+        # Of all memory, not of what is free: an attempt that goes on has to have the same runs side by side.
+        free = GPU_PART * torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else MEMORY_BUDGET
         return max(1, int(free / (4 * 8 * network.dimension * self.clients)))
 
     def evaluated(self) -> list[int]:

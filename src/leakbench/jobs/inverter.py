@@ -179,8 +179,8 @@ class InverterJob(JobKind):
         inverter = self._untrained(first, clients, pixels.shape[1], key)
         layers = inverter.layers
         optimiser = torch.optim.Adam(layers.parameters(), lr=self.rate)
-        turn = [math.ceil(0.75 * self.epochs)]
-        schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, turn, gamma=0.1)
+        # Falls once: MultiStepLR would, too, but its state does not survive JSON.
+        schedule = torch.optim.lr_scheduler.StepLR(optimiser, math.ceil(0.75 * self.epochs), gamma=0.1)
         chosen = _Chosen(layers, self.epochs)
         square = torch.nn.functional.mse_loss
 

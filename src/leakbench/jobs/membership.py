@@ -411,7 +411,7 @@ class _Judge:
     def __init__(self, population: Population, rows: torch.Tensor) -> None:
         self._population, self._rows = population, rows
         self._norms = torch.linalg.vector_norm(population.gradients, dim=1)
-        self._by_clip: dict[float | None, tuple[torch.Tensor, Background, Coordinates]] = {}
+        self._by_factors: dict[bytes, tuple[torch.Tensor, Background, Coordinates]] = {}
 
     def scores(self, means: torch.Tensor, defense: Defense, mechanism: Mechanism, users: int) -> torch.Tensor:
         """Scores under means ``[T, d]``, in the order of :data:`SCORES`, float64 ``[scores, T, 2 c]``."""
@@ -434,16 +434,15 @@ class _Judge:
 
     def _clipped(self, defense: Defense) -> tuple[torch.Tensor, Background, Coordinates]:
         """Factors of a mechanism on gradients, moments of the results, and coordinates of all gradients."""
-        clip = defense.clip if isinstance(defense, ClippedGradients) else None
-        if clip not in self._by_clip:
-            factors = torch.ones_like(self._norms)
-            if isinstance(defense, ClippedGradients):
-                factors = defense.factors(self._norms)
+        none = torch.ones_like(self._norms)
+        factors = defense.factors(self._norms) if isinstance(defense, ClippedGradients) else none
+        key = factors.cpu().numpy().tobytes()
+        if key not in self._by_factors:
             gradients, auxiliary = self._population.gradients, self._population.auxiliary
             background = Background.of(gradients[:auxiliary] * factors[:auxiliary, None])
             # Only candidates are scored, but most of the pool is one in some trial.
-            self._by_clip[clip] = factors, background, _in_parts(gradients, background)
-        return self._by_clip[clip]
+            self._by_factors[key] = factors, background, _in_parts(gradients, background)
+        return self._by_factors[key]
 
 
 def _in_parts(gradients: torch.Tensor, background: Background) -> Coordinates:

@@ -71,7 +71,7 @@ DATA_BUDGET = 2 * 2**30
 """Bytes that training sets and optimisers of runs side by side may take on a CPU. Only last digits depend on it."""
 
 GPU_PART = 0.4
-"""Fraction of a GPU's free memory that they may take."""
+"""Fraction of a GPU's memory that they may take."""
 
 
 def auc_metrics(attack: str) -> dict[str, MetricInfo]:
@@ -256,7 +256,8 @@ class ReleaseJob(ClientTraining):
     def _together(self, network: Network, data: ClientImages, device: torch.device) -> int:
         """Number of runs that fit in memory side by side, each with its copy of the training set."""
         size = 4 * (data.members.images.numel() + 6 * network.dimension)
-        budget = GPU_PART * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else DATA_BUDGET
+        # Of all memory, not of what is free: an attempt that goes on has to have the same runs side by side.
+        budget = GPU_PART * torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else DATA_BUDGET
         return max(1, int(budget / size))
 
     def _attack_models(

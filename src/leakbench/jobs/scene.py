@@ -491,12 +491,12 @@ class Scene:
             replicates.append(replicate)
             every.append(compared)
         tensors = {
-            f"seed{seed}/victims": self.subject.shown(victims),
-            f"seed{seed}/reconstructions": _beside([compared.shown for compared in every]),
+            "victims": self.subject.shown(victims),
+            "reconstructions": _beside([compared.shown for compared in every]),
         }
         order = torch.stack([compared.order for compared in every])
         if order.shape[2] > 1:
-            tensors[f"seed{seed}/assignment"] = order
+            tensors["assignment"] = order
         return replicates, tensors
 
     @cached_property

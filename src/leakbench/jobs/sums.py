@@ -8,7 +8,7 @@ from dataclasses import replace
 from leakbench.defenses.aggregate import SummedUsers
 from leakbench.defenses.base import Defense
 from leakbench.errors import Infeasible
-from leakbench.federated.message import CodedMessage, DenseMessage, Law, Message
+from leakbench.federated.message import CodedMessage, Law, Message
 from leakbench.federated.secure_training import SecureAggregation
 from leakbench.jobs.victims import Victims
 from leakbench.lazy import torch
@@ -58,7 +58,7 @@ def averaged(message: Message, users: int, secure: SecureAggregation | None = No
     values = message.view().unflatten(0, (-1, users))
     law = None if message.law is None else _law_of_mean(message.law, users)
     if secure is None:
-        return DenseMessage(values.mean(dim=1), law=law)
+        return CodedMessage(values.mean(dim=1), message.bits, law)
     means, sizes = zip(*(secure.mean(each) for each in values), strict=True)
     return CodedMessage(torch.stack(means), max(sizes), law)
 

@@ -89,7 +89,8 @@ def identified(estimate: torch.Tensor, truth: torch.Tensor, others: torch.Tensor
     """
     error = (estimate - truth).flatten(1).square().sum(dim=1)
     rivals = torch.cdist(estimate.flatten(1), others.flatten(1).to(estimate)).square()
-    same = torch.cdist(truth.flatten(1), others.flatten(1).to(truth)) == 0
+    exactly = "donot_use_mm_for_euclid_dist"
+    same = torch.cdist(truth.flatten(1), others.flatten(1).to(truth), compute_mode=exactly) == 0
     return (error < rivals.masked_fill(same, torch.inf).amin(dim=1)).to(estimate.dtype)
 
 
