@@ -510,6 +510,17 @@ def _positive(text: str) -> int:
     return count
 
 
+def _natural(text: str) -> int:
+    """An integer of 0 or more, for argparse."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text}: expected a whole number, 0 or more")
+    return number
+
+
 _Command: TypeAlias = Callable[[argparse.Namespace], int | None]
 _AddCommand: TypeAlias = Callable[[str, _Command, str], argparse.ArgumentParser]
 
@@ -747,7 +758,7 @@ def _add_audit(command: _AddCommand) -> None:
         "--iterations", type=_positive, default=1000, metavar="N", help="iterations of every search (default: 1000)"
     )
     audit.add_argument("--restarts", type=_positive, default=4, metavar="N", help="starts of every search (default: 4)")
-    audit.add_argument("--seed", type=int, default=0, help="seed of all randomness (default: 0)")
+    audit.add_argument("--seed", type=_natural, default=0, help="seed of all randomness (default: 0)")
     audit.add_argument("--device", help="torch device (default: cuda if there is one, else cpu)")
     audit.add_argument("--threads", type=_positive, default=1, metavar="N", help="CPU threads (default: 1)")
 

@@ -21,6 +21,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from leakbench.attacks.gradient_matching import GradientMatching
 from leakbench.auditing.audit import strip
 from leakbench.auditing.findings import AuditRecord, Scores, level_of
 from leakbench.cli import main
@@ -46,6 +47,13 @@ def dense():
 
 def convolutional():
     return nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten())
+
+class Branching(nn.Sequential):
+    def forward(self, images):
+        return super().forward(images if images.sum() < 1e9 else images / 2)
+
+def branching():
+    return Branching(nn.Flatten(), nn.Linear(64, 10))
 
 def raises():
     raise ValueError("no checkpoint")
@@ -210,6 +218,59 @@ def test_a_model_whose_labels_cannot_be_read_says_so(tmp_path: Path) -> None:
     for name in ("dlg", "ig"):
         assert "needs a model that ends with a torch.nn.Linear" in of(record, name).reason
     assert "that is no evidence that it leaks nothing" in client.page
+
+
+def test_a_model_that_branches_on_values_is_refused_before_any_attack(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(Client(tmp_path, "branching", batch=1).captured()) == 1
+    (said,) = capsys.readouterr().err.splitlines()
+    assert re.search(
+        r"--model .*branching: .* raises RuntimeError: vmap: .*models.py, line \d+\)\. Give a forward", said
+    )
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_attack(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main([*Client(tmp_path, "smooth", batch=1).captured(), "--out", str(tmp_path / "file" / "out")]) == 1
+    (said,) = capsys.readouterr().err.splitlines()
+    assert re.search("--out .*file/out: nothing can be written there .*not a directory.*; name another folder", said)
+
+
+def test_an_attack_that_breaks_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: object) -> None:
+        raise RuntimeError("no kernel\nmore")
+
+    monkeypatch.setattr(GradientMatching, "reconstruct", breaks)
+    client = Client(tmp_path, "dense", batch=1)
+    assert main([*client.captured(), "--defenses"]) == 0
+    assert of(client.record, "dlg").reason.startswith("RuntimeError: no kernel")
+    assert of(client.record, "analytic").picture == "analytic.png"
+
+
+def test_pictures_of_finished_attacks_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(GradientMatching, "reconstruct", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        main(Client(tmp_path, "dense", batch=1).captured())
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["analytic.png"]
+
+
+@pytest.mark.parametrize(
+    ("option", "fault"),
+    [
+        ("--seed=-1", "argument --seed: -1: expected a whole number, 0 or more"),
+        ("--seed=x", "argument --seed: x: expected a whole number, 0 or more"),
+    ],
+)
+def test_numbers_of_the_wrong_kind_are_named(capsys: pytest.CaptureFixture[str], option: str, fault: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["audit", "update", option])
+    assert fault in capsys.readouterr().err
 
 
 def damaged(

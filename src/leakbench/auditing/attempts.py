@@ -18,6 +18,7 @@ from leakbench.lazy import torch
 from leakbench.metrics.assignment import assign, reorder
 from leakbench.metrics.image import psnr
 from leakbench.randomness import Streams
+from leakbench.user_code import in_one_line
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,16 @@ def attempt(
     except (Infeasible, ConfigError) as error:
         return Attempt(rung, None, failed=str(error))
     return _best(captured, rung, result, rows if takes else None, time.monotonic() - began)
+
+
+def attempted(
+    captured: Captured, rung: Rung, labels: tuple[int, ...], seed: int, defense: Defense | None = None
+) -> Attempt:
+    """:func:`attempt`, where any error fails this attempt alone: an audit keeps what the others found."""
+    try:
+        return attempt(captured, rung, labels, seed, defense)
+    except Exception as error:
+        return Attempt(rung, None, failed=in_one_line(error))
 
 
 def _best(

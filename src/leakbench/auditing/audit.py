@@ -10,13 +10,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from leakbench.auditing.attempts import Attempt, attempt, grey, label_sets
+from leakbench.auditing.attempts import Attempt, attempted, grey, label_sets
 from leakbench.auditing.captured import Captured, Request, capture
 from leakbench.auditing.findings import AuditRecord, Behind, Scores, in_order, nearness, scored, tried_of, true_images
 from leakbench.auditing.ladder import not_tried, rungs
 from leakbench.auditing.page import page
 from leakbench.auditing.protection import protected, settings
-from leakbench.errors import ConfigError
+from leakbench.errors import ConfigError, WriteError
 from leakbench.lazy import torch
 from leakbench.metrics.labels import label_accuracy
 from leakbench.records import atomic_write
@@ -60,23 +60,22 @@ def audit(
 
     Raises:
         ConfigError: the files do not fit each other; see :func:`capture` and :func:`true_images`.
+        WriteError: nothing can be written into the folder, which is tried before the first attack.
     """
     captured = capture(request, device)
     images = None if truth is None else true_images(truth, request.shape, request.batch).to(device)
-    blind = scored(captured.pixels(grey(captured)), images)
-    attempts = []
+    _check_writing(folder)
+    _write_picture(folder, "truth", images)
+    blind, inferred = scored(captured.pixels(grey(captured)), images), _inferred(captured)
+    attempts, tried = [], []
     for rung in rungs(
         request.batch, labels_known=bool(request.labels), iterations=extent.iterations, restarts=extent.restarts
     ):
-        attempts.append(attempt(captured, rung, request.labels, extent.seed))
-        _say(attempts[-1])
-    pictures = {}
-    for each in attempts:
-        shown = each.images if each.images is None or images is None else in_order(each.images, images)
-        pictures[each.rung.name] = _write_picture(folder, each.rung.name, shown)
-    if images is not None:
-        _write_picture(folder, "truth", images)
-    inferred = _inferred(captured)
+        done = attempted(captured, rung, request.labels, extent.seed)
+        _say(done)
+        shown = done.images if done.images is None or images is None else in_order(done.images, images)
+        attempts.append(done)
+        tried.append(tried_of(done, images, blind, _write_picture(folder, rung.name, shown)))
     record = AuditRecord(
         schema="leakbench.audit/1",
         request=request.described() | extent._asdict(),
@@ -86,7 +85,7 @@ def audit(
         blind=blind,
         inferred=[list(labels) for labels in inferred],
         inferred_right=_right(inferred, request),
-        tried=[tried_of(each, images, blind, pictures[each.rung.name]) for each in attempts],
+        tried=tried,
         not_tried=dict(not_tried(labels_known=bool(request.labels), truth=truth is not None)),
         behind=list(_behind(captured, attempts, images, blind, extent.seed)) if extent.defenses else [],
         versions={name: version(name) for name in ("leakbench", "torch")},
@@ -95,6 +94,16 @@ def audit(
     atomic_write(folder / "record.json", (record.model_dump_json(by_alias=True, indent=1) + "\n").encode())
     atomic_write(folder / "audit.html", page(record, folder).encode())
     return record
+
+
+def _check_writing(folder: Path) -> None:
+    """Write a file and remove it: attacks take long, and their results should have a place."""
+    probe = folder / ".probe"
+    try:
+        atomic_write(probe, b"")
+    except WriteError as error:
+        raise WriteError(f"--out {folder}: nothing can be written there ({error}); name another folder") from None
+    probe.unlink()
 
 
 def _inferred(captured: Captured) -> list[tuple[int, ...]]:

@@ -14,6 +14,7 @@ from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.lazy import torch
 from leakbench.models.base import BatchNorm, Network
 from leakbench.plugins import load_plugin
+from leakbench.user_code import in_one_line
 
 Kind = Literal["gradient", "update", "weights"]
 """Content of the file: the gradient of the mean loss, parameters after minus before, or the parameters after."""
@@ -263,6 +264,15 @@ def _check_output(network: Network, request: Request, device: torch.device) -> N
             f"--classes {request.classes}: {request.model} returns {list(logits.shape)} for {len(images)} images, not "
             f"[{len(images)}, {request.classes}]"
         )
+    labels = torch.zeros(len(images), dtype=torch.int64, device=device)
+    try:
+        torch.func.vmap(network.gradient, in_dims=(None, 0, None))(network.parameters, images[None], labels)
+    except Exception as error:
+        raise ConfigError(
+            f"--model {request.model}: attacks differentiate it for many batches at once (torch.func.vmap), and there "
+            f"it raises {in_one_line(error)}. Give a forward pass that neither branches on values of tensors nor calls "
+            "item() (torch.where chooses instead), draws no random numbers, and changes no tensor in place"
+        ) from error
 
 
 def _assumptions(network: Network, request: Request) -> list[str]:

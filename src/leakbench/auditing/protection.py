@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from leakbench.attacks.adaptive import Adaptive
 from leakbench.attacks.base import observed
-from leakbench.auditing.attempts import Attempt, attempt
+from leakbench.auditing.attempts import Attempt, attempted
 from leakbench.auditing.captured import Captured
 from leakbench.auditing.ladder import Rung
 from leakbench.defenses.base import Defense
@@ -98,7 +98,7 @@ def protected(captured: Captured, rungs: Sequence[Rung], name: str, defense: Def
         knowing = rung._replace(
             title=f"{rung.title}, knowing the defense", attack=Adaptive(attack=rung.attack).against(defense.adaptive)
         )
-        attempts += [attempt(behind, rung, (), seed), attempt(behind, knowing, (), seed, defense)]
+        attempts += [attempted(behind, rung, (), seed), attempted(behind, knowing, (), seed, defense)]
     return Protected(
         name,
         tuple(attempts),
