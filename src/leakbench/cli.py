@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import signal
 import socket
@@ -303,6 +304,8 @@ def _audit(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--shape {arguments.shape}: expected channels, height and width, such as 3,32,32")
     if arguments.kind != "gradient" and arguments.rate is None:
         raise ConfigError(f"--kind {arguments.kind}: give the client's learning rate as --rate")
+    if arguments.rate is not None and not 0 < arguments.rate < math.inf:
+        raise ConfigError(f"--rate {arguments.rate}: expected a finite number above zero")
     request = Request(
         Path(arguments.update),
         arguments.model,

@@ -28,10 +28,15 @@ from leakbench.cli import main
 from leakbench.data.embedded import Digits
 
 MODELS = """
-from torch import nn
+from torch import full, inf, nn
 
 def smooth():
     return nn.Sequential(nn.Conv2d(1, 6, 3, stride=2, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(96, 10))
+
+def masked():
+    module = smooth()
+    module.register_buffer("mask", full((2,), -inf))
+    return module
 
 def tuned():
     module = smooth()
@@ -274,16 +279,22 @@ def test_numbers_of_the_wrong_kind_are_named(capsys: pytest.CaptureFixture[str],
 
 
 def damaged(
-    folder: Path, name: str = "0.weight", *, drop: bool = False, shape: Sequence[int] = (), value: float = 0.0
+    folder: Path,
+    name: str = "0.weight",
+    *,
+    file: str = "update",
+    drop: bool = False,
+    shape: Sequence[int] = (),
+    value: float = 0.0,
 ) -> None:
-    tensors = load_file(folder / "update.safetensors")
+    tensors = load_file(folder / f"{file}.safetensors")
     if drop:
         del tensors[name]
     elif shape:
         tensors[name] = torch.zeros(*shape)
     else:
         tensors[name] = torch.full_like(tensors[name], value)
-    save_file(tensors, folder / "update.safetensors")
+    save_file(tensors, folder / f"{file}.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -299,6 +310,17 @@ def damaged(
         ({"--kind": "update"}, "--kind update: give the client's learning rate as --rate"),
         ({"--mean": "0,0"}, "--mean: 2 numbers for images of 1 channels; give one, or 1"),
         ({"--std": "0"}, "--std: 0.0 is not above zero"),
+        ({"--std": "1e-60"}, "--std: 1e-60 is not above zero"),
+        ({"--std": "nan"}, "--std: nan is not a finite number"),
+        ({"--std": "inf"}, "--std: inf is not a finite number"),
+        ({"--mean": "nan"}, "--mean: nan is not a finite number"),
+        ({"--kind": "update", "--rate": "inf"}, "--rate inf: expected a finite number above zero"),
+        ({"--kind": "update", "--rate": "nan"}, "--rate nan: expected a finite number above zero"),
+        ({"--kind": "update", "--rate": "0"}, "--rate 0.0: expected a finite number above zero"),
+        (
+            {"--kind": "update", "--rate": "1e-45"},
+            r"update.safetensors: not finite .* the update over --rate \(1e-45\)",
+        ),
         ({"--model": "models"}, "--model models: expected FILE.py:NAME"),
         ({"--model": "{folder}/models.py:smoth"}, "defines no 'smoth'. It defines: .*smooth"),
         ({"--model": "{folder}/models.py:raises"}, r"raises\(\) raises ValueError: no checkpoint"),
@@ -329,6 +351,8 @@ def test_mistakes_are_named(
         ({"shape": (6, 1, 3, 2)}, r"'0.weight' has the shape \[6, 1, 3, 2\]; the model's has \[6, 1, 3, 3\]"),
         ({"value": float("nan")}, "'0.weight' holds values that are not finite"),
         ({"name": "other", "shape": (1,)}, "missing none; unknown other"),
+        ({"file": "before", "value": float("nan")}, "before.safetensors: '0.weight' holds values that are not finite"),
+        ({"file": "before", "value": float("inf")}, "before.safetensors: '0.weight' holds values that are not finite"),
     ],
 )
 def test_damaged_updates_are_named(
@@ -339,6 +363,10 @@ def test_damaged_updates_are_named(
     damaged(tmp_path, **damage)
     assert main(arguments) == 1
     assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_mask_may_be_infinite(tmp_path: Path) -> None:
+    assert main([*Client(tmp_path, "masked", batch=1).captured(), "--iterations", "2", "--restarts", "1"]) == 0
 
 
 def test_a_gradient_of_zeros_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -143,13 +144,17 @@ def per_channel(values: Sequence[float], channels: int, key: str) -> torch.Tenso
         key: the name of the values, for the error message; those of a standard deviation end with ``std``.
 
     Raises:
-        ConfigError: there are as many as neither, or a standard deviation is not above zero.
+        ConfigError: there are as many as neither, one is not finite, or a standard deviation is not above zero.
     """
     if len(values) not in (1, channels):
         raise ConfigError(f"{key}: {len(values)} numbers for images of {channels} channels; give one, or {channels}")
-    if key.endswith("std") and min(values) <= 0:
-        raise ConfigError(f"{key}: {min(values)} is not above zero")
-    return torch.tensor(values, dtype=torch.float32).expand(channels)[:, None, None]
+    numbers = torch.tensor(values, dtype=torch.float32)
+    for value, number in zip(values, numbers.tolist(), strict=True):
+        if not math.isfinite(number):
+            raise ConfigError(f"{key}: {value} is not a finite number")
+        if key.endswith("std") and number <= 0:
+            raise ConfigError(f"{key}: {value} is not above zero")
+    return numbers.expand(channels)[:, None, None]
 
 
 def _module(source: str) -> torch.nn.Module:
@@ -204,6 +209,12 @@ def _load(module: torch.nn.Module, before: Mapping[str, torch.Tensor], request: 
             f"{request.before}: not the state of {request.model}: {fault} Save it with "
             "save_file(model.state_dict(), path)"
         ) from None
+    buffers = dict(module.named_buffers())  # masks may hold minus infinity
+    for name, tensor in before.items():
+        if bool((tensor.isnan() if name in buffers else ~tensor.isfinite()).any()):
+            raise ConfigError(
+                f"{request.before}: '{name}' holds values that are not finite; save the state of a model that computes"
+            )
 
 
 def flattened(network: Network, tensors: Mapping[str, torch.Tensor], where: str, model: str) -> torch.Tensor:
@@ -247,7 +258,14 @@ def _update(network: Network, tensors: Mapping[str, torch.Tensor], request: Requ
         flat = flat - network.parameters
     if not bool(flat.any()):
         raise ConfigError(f"{request.update}: nothing but zeros; was it saved before backward() or after zero_grad()?")
-    return flat if request.kind == "gradient" else -flat / request.local.rate
+    if request.kind != "gradient":
+        flat = -flat / request.local.rate
+    if not bool(flat.isfinite().all()):  # in float32
+        raise ConfigError(
+            f"{request.update}: not finite as a gradient in float32; a gradient is the update over --rate "
+            f"({request.local.rate:g}), so look at both"
+        )
+    return flat
 
 
 def _check_output(network: Network, request: Request, device: torch.device) -> None:
