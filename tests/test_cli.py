@@ -283,6 +283,13 @@ def test_mistakes_are_explained_in_one_line(
     assert len(printed.err.splitlines()) == 1 and printed.out == ""
 
 
+@pytest.mark.parametrize("part", ["ab", "0", "nan"])
+def test_a_part_is_a_number_above_0_and_at_most_1(capsys: pytest.CaptureFixture[str], part: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["submit", "x", "--part", part])
+    assert f"argument --part: {part}: expected a part, above 0 and at most 1" in capsys.readouterr().err
+
+
 def test_a_mistake_in_a_process_of_its_own(checkout: Path) -> None:
     command = [sys.executable, "-m", "leakbench", "run", "results/nothing.json"]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)

@@ -499,7 +499,10 @@ def _schemas(arguments: argparse.Namespace) -> None:
 
 def _part(text: str) -> float:
     """A number above 0, at most 1, for argparse."""
-    part = float(text)
+    try:
+        part = float(text)
+    except ValueError:
+        part = math.nan
     if not 0 < part <= 1:
         raise argparse.ArgumentTypeError(f"{text}: expected a part, above 0 and at most 1")
     return part
@@ -507,20 +510,21 @@ def _part(text: str) -> float:
 
 def _positive(text: str) -> int:
     """A positive integer, for argparse."""
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"{text}: expected 1 or more")
-    return count
+    return _whole(text, least=1)
 
 
 def _natural(text: str) -> int:
     """An integer of 0 or more, for argparse."""
+    return _whole(text, least=0)
+
+
+def _whole(text: str, least: int) -> int:
     try:
         number = int(text)
     except ValueError:
-        number = -1
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text}: expected a whole number, 0 or more")
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text}: expected a whole number, {least} or more")
     return number
 
 

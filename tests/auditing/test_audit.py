@@ -270,6 +270,8 @@ def test_pictures_of_finished_attacks_stay(tmp_path: Path, monkeypatch: pytest.M
     [
         ("--seed=-1", "argument --seed: -1: expected a whole number, 0 or more"),
         ("--seed=x", "argument --seed: x: expected a whole number, 0 or more"),
+        ("--classes=ab", "argument --classes: ab: expected a whole number, 1 or more"),
+        ("--classes=0", "argument --classes: 0: expected a whole number, 1 or more"),
     ],
 )
 def test_numbers_of_the_wrong_kind_are_named(capsys: pytest.CaptureFixture[str], option: str, fault: str) -> None:
@@ -384,6 +386,16 @@ def test_true_images_of_another_size_are_refused(tmp_path: Path, capsys: pytest.
     Image.new("L", (9, 8)).save(tmp_path / "truth" / "0.png")
     assert main([*arguments, "--truth", str(tmp_path / "truth")]) == 1
     assert "0.png: 8x9 pixels; --shape asks for 8x8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("part", [0, 0.5])  # no picture, and half of one
+def test_true_images_that_cannot_be_read_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: float
+) -> None:
+    arguments, file = Client(tmp_path, "smooth", batch=1).captured(), tmp_path / "truth" / "0.png"
+    file.write_bytes(file.read_bytes()[: int(part * file.stat().st_size)])
+    assert main([*arguments, "--truth", str(tmp_path / "truth")]) == 1
+    assert re.search("--truth: .*0.png cannot be read as a picture: .* Save it again", capsys.readouterr().err)
 
 
 @given(st.lists(st.floats(0, 140), min_size=1, max_size=4), st.floats(0, 20))

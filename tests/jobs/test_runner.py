@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from leakbench.data.staged import Mnist, _count
 from leakbench.defenses.noise import GaussianNoise
-from leakbench.errors import DataChanged
+from leakbench.errors import ConfigError, DataChanged
 from leakbench.jobs.base import Findings, Job, Variant
 from leakbench.jobs.inventory import InventoryJob
 from leakbench.jobs.runner import Placement, data_fingerprint, overall_outcome, run_job
@@ -43,6 +43,16 @@ def test_record_and_tensors(attack_job: Jobs, tmp_path: Path) -> None:
     assert tensors["seed0/victims"].shape == (3, 2, 1, 8, 8)
     assert tensors["seed0/reconstructions"].shape == (2, 3, 2, 1, 8, 8)
     assert {child.name for child in path.parent.iterdir()} == {"all.json", "all.safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "allowed"), [("foo", 0, "cpu"), ("cuda", 0, "cpu"), ("cuda:1", 1, "cpu, cuda, cuda:0")]
+)
+def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch, name: str, gpus: int, allowed: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    with pytest.raises(ConfigError, match=f"^--device {name}: no such device here. Allowed: {allowed}.$"):
+        Placement(device=name).resolve()
 
 
 def test_cost_and_provenance(train_job: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from leakbench.errors import ConfigError
 from leakbench.lazy import np, torch
 from leakbench.metrics.assignment import assign, reorder
 from leakbench.metrics.image import psnr, ssim
+from leakbench.user_code import in_one_line
 
 EXACT, CLEAR, GUESS = 30.0, 20.0, 3.0
 """Decibels that the page's words stand for: recovered from ``EXACT`` on, recognisable from ``CLEAR`` on, a guess below
@@ -108,7 +109,8 @@ def true_images(folder: Path, shape: tuple[int, int, int], batch: int) -> torch.
     """The images of a folder as pixels in [0, 1], ``[B, C, H, W]``, in the order of their names.
 
     Raises:
-        ConfigError: there is no such folder, or not as many images as the batch has, or one of another size.
+        ConfigError: there is no such folder, or not as many images as the batch has, or one that cannot be read or
+            has another size.
     """
     from PIL import Image
 
@@ -124,8 +126,13 @@ def true_images(folder: Path, shape: tuple[int, int, int], batch: int) -> torch.
         raise ConfigError(f"--truth: images of {channels} channels are no pictures; leave it out")
     images = []
     for file in files:
-        with Image.open(file) as picture:
-            pixels = np.asarray(picture.convert("L" if channels == 1 else "RGB"), dtype=np.float32) / 255
+        try:
+            with Image.open(file) as picture:
+                pixels = np.asarray(picture.convert("L" if channels == 1 else "RGB"), dtype=np.float32) / 255
+        except Exception as error:  # of a damaged file also ValueError and SyntaxError
+            raise ConfigError(
+                f"--truth: {file} cannot be read as a picture: {in_one_line(error)}. Save it again, as PNG, JPEG or BMP"
+            ) from None
         if pixels.shape[:2] != (height, width):
             raise ConfigError(f"{file}: {pixels.shape[0]}x{pixels.shape[1]} pixels; --shape asks for {height}x{width}")
         images.append(torch.from_numpy(pixels.reshape(height, width, channels)).permute(2, 0, 1))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import leakbench
 from leakbench.attacks import engine
-from leakbench.errors import DataChanged, ObservationError, OutOfMemory, RecordError
+from leakbench.errors import ConfigError, DataChanged, ObservationError, OutOfMemory, RecordError
 from leakbench.jobs.base import Findings, Job, Setting, unable
 from leakbench.lazy import torch
 from leakbench.libraries.compiler import defer_compiler
@@ -77,17 +77,35 @@ class Placement:
     compile: bool = False
 
     def resolve(self) -> torch.device:
-        """The device, after setting up torch for repeatable results in full float32."""
+        """The device, after setting up torch for repeatable results in full float32.
+
+        Raises:
+            ConfigError: there is no such device.
+        """
+        device = _device(self.device)
         keep_freed_memory()
         defer_compiler()
         engine.COMPILED = self.compile
         torch.set_num_threads(self.threads)
-        device = torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         if device.type == "cuda":  # the CPU's algorithms are deterministic, and this call takes three seconds
             torch.use_deterministic_algorithms(True, warn_only=True)
             torch.backends.cuda.matmul.allow_tf32 = self.tf32
             torch.backends.cudnn.allow_tf32 = self.tf32
         return device
+
+
+def _device(name: str | None) -> torch.device:
+    """The device of this name; without one a GPU, where there is one.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    allowed = ["cpu", *(["cuda"] if gpus else []), *(f"cuda:{index}" for index in range(gpus))]
+    chosen = name or ("cuda" if gpus else "cpu")
+    if chosen not in allowed:
+        raise ConfigError(f"--device {chosen}: no such device here. Allowed: {', '.join(allowed)}.")
+    return torch.device(chosen)
 
 
 def run_job(job: Job, root: Path, placement: Placement, *, keep: bool = False, shares: bool = False) -> Record:
@@ -102,6 +120,7 @@ def run_job(job: Job, root: Path, placement: Placement, *, keep: bool = False, s
         shares: take from other jobs of the run what they computed alike, and leave them what this one does.
 
     Raises:
+        ConfigError: the placement names a device that is not there.
         DataChanged: the files of the data set were changed meanwhile, or since a record was made that the job uses; no
             record is written.
         ObservationError: what the attacker was given cannot be attacked.
