@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import json
 import os
@@ -413,6 +414,15 @@ def test_pictures_are_enlarged_by_a_whole_factor() -> None:
     assert picture.size == (3 * 17, 3 * 40)
     expected = tuple((images[1, :, 39, 7] * 255).round().byte().tolist())
     assert picture.getpixel((picture.width - 1, picture.height - 1)) == expected
+
+
+def test_files_of_the_same_name_keep_their_digests(tmp_path: Path) -> None:
+    client = Client(tmp_path, "smooth", batch=1)
+    arguments, files = client.captured(), [tmp_path / "update.safetensors", tmp_path / "old" / "update.safetensors"]
+    files[1].parent.mkdir()
+    (tmp_path / "before.safetensors").rename(files[1])
+    assert main([*arguments, "--before", str(files[1]), "--iterations", "2", "--restarts", "1"]) == 0
+    assert client.record.files == {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def test_records_are_json(tmp_path: Path) -> None:

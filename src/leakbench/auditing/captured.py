@@ -67,7 +67,7 @@ class Captured:
         observations: of the one client.
         mean: ``[C, 1, 1]``.
         std: ``[C, 1, 1]``.
-        digests: SHA-256 of the files that were read, by name.
+        digests: SHA-256 of the files that were read, by their paths as given.
         assumptions: what the files do not say and the attacks take for granted, a sentence each.
     """
 
@@ -113,7 +113,7 @@ def capture(request: Request, device: torch.device) -> Captured:
     local = request.local if request.kind != "gradient" else ONE_STEP
     seen = Observations(network, network.parameters, update[None].to(device), (request.batch, *request.shape), local)
     seen.check()
-    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (request.update, request.before)}
+    digests = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in (request.update, request.before)}
     return Captured(seen, mean, std, digests, list(_assumptions(network, request)))
 
 

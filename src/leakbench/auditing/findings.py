@@ -81,7 +81,7 @@ class AuditRecord(_Model):
 
     schema_: Literal["leakbench.audit/1"] = Field("leakbench.audit/1", alias="schema")
     request: dict[str, Any]
-    files: dict[str, str] = Field(description="SHA-256 of the files that were read")
+    files: dict[str, str] = Field(description="SHA-256 of the files that were read, by their paths as given")
     parameters: int = Field(description="of the model")
     assumptions: list[str]
     blind: Scores | None = Field(description="of mid-grey images, which look at no update")
