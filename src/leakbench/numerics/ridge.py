@@ -7,9 +7,6 @@ from typing import NamedTuple
 
 from leakbench.lazy import torch
 
-COLUMNS = 4096
-"""Features whose products are taken at a time, to save memory."""
-
 
 class Predicted(NamedTuple):
     """Predictions, and how good they should be.
@@ -57,16 +54,16 @@ def ridge(
     weights = weights.double()
     share = weights / weights.sum()
     root = weights.sqrt()[:, None]
-    gram, of_queries, of_asked = _products(
-        features, share, (features, queries, features[:0] if asked is None else asked)
-    )
+    centre = share.to(features) @ features
+    centred = features - centre
+    gram = _centred((centred @ centred.T).double(), share)
     values, vectors = torch.linalg.eigh(root * gram * root.T)
     values = values.clamp(min=0)
     level = share @ targets.double()
     turned = vectors.T @ (root * (targets.double() - level))
     unit = float(values.mean().clamp(min=torch.finfo(torch.float32).tiny))
     some, root_judged = vectors[judged], root[judged]
-    moved = None if asked is None else (of_asked - gram[judged]) @ (root * vectors)
+    moved = None if asked is None else ((asked - features[judged]) @ centred.T).double() @ (root * vectors)
 
     def error(strength: float) -> float:
         shrunk = values + strength * unit
@@ -82,19 +79,14 @@ def ridge(
     errors = [error(strength) for strength in strengths]
     best = min(range(len(errors)), key=errors.__getitem__)
     duals = root * (vectors / (values + strengths[best] * unit) @ turned)
-    return Predicted(level + of_queries @ duals, strengths[best], errors[best])
+    return Predicted(level + ((queries - centre) @ centred.T).double() @ duals, strengths[best], errors[best])
 
 
-def _products(features: torch.Tensor, share: torch.Tensor, others: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Products of others with all samples, ``[k, n]``, after the samples' weighted mean is taken off both.
+def _centred(gram: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+    """Inner products ``[n, n]`` of samples less their weighted mean, exactly.
 
-    In float64: rounding of float32 is as large as the smallest penalties, and would pass for what they leave.
+    What rounding in float32 leaves of the mean is as large as the smallest penalties: errors of samples that were left
+    out would be nothing but it.
     """
-    products = [features.new_zeros(len(other), len(features), dtype=torch.float64) for other in others]
-    for columns in torch.arange(features.shape[1]).split(COLUMNS):
-        part = slice(int(columns[0]), int(columns[-1]) + 1)
-        samples = features[:, part].double()
-        centre = share @ samples
-        for product, other in zip(products, others, strict=True):
-            product.addmm_(other[:, part].double() - centre, (samples - centre).T)
-    return products
+    means = gram @ share
+    return gram - means - means[:, None] + share @ means
