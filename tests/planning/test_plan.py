@@ -210,6 +210,15 @@ def test_a_sweep_is_one_job_of_several_settings(checkout: Checkout) -> None:
     }
 
 
+def test_a_number_that_yaml_takes_for_text_is_a_number(checkout: Checkout) -> None:
+    noise = {"name": "clipped_noise", "scale": {"sweep": yaml.safe_load("[1e-3, 1]")}, "clip": yaml.safe_load("1e-1")}
+    checkout.edit(SMOKE, put(*OVERLAY.split("."), "variants", "defenses", "dpsgd", value=noise))
+    job = checkout.jobs()["results/smoke/optimal_defense/noise/digits16/small/dpsgd/ig/all.json"]
+    resolved = job.defense.resolved()
+    assert resolved["parameters"]["clip"] == 0.1
+    assert resolved["sweep"] == {"scale": [0.001, 1]} and isinstance(resolved["sweep"]["scale"][1], int)
+
+
 def test_seeds_can_be_jobs_of_their_own(checkout: Checkout) -> None:
     before = checkout.jobs()
     checkout.edit(PAPER, put("experiments", "noise_training", "jobs", "train", "split_seeds", value=True))
@@ -733,6 +742,7 @@ MISTAKES: list[tuple[Any, ...]] = [
     (SMOKE, f"{OVERLAY}.variants.defenses.gp.fraction", {"sweep": 1}, "a sweep needs a list of values (found: 1)"),
     (SMOKE, f"{OVERLAY}.variants.defenses.gp.fraction", {"sweep": []}, "a sweep needs a list of values (found: [])"),
     (SMOKE, f"{OVERLAY}.variants.defenses.gp.fraction", {"sweep": [2]}, "Input should be less than or equal to 1"),
+    (SMOKE, f"{OVERLAY}.variants.defenses.gp.fraction", {"sweep": ["1e-1", 0.1]}, "a sweep takes each value once (fou"),
     (SMOKE, f"{OVERLAY}.variants.defenses.gp.part", {"sweep": [1]}, "unknown key 'part'. Allowed: fraction."),
     # Gates.
     (PAPER, "experiments.noise.gate", {}, "unknown key 'gate'; did you mean 'gates'? Allowed: datasets, defenses"),

@@ -54,10 +54,31 @@ def swept(label: str, component: type[C], given: Mapping[str, Any], where: Where
                 raise ConfigError(f"{where(key)}: a sweep takes numbers, words, true and false (found: {value!r})")
     variant = Variant(label, component, {k: v for k, v in given.items() if k not in sweep}, sweep)
     try:
-        list(variant.settings())
+        made = list(variant.settings())
     except ValidationError as error:
         raise explain(error, component, where) from None
-    return variant
+    read = {(key, value): getattr(each, key) for setting, each in made for key, value in setting.items()}
+    return replace(
+        variant,
+        sweep={key: _distinct([_number(v, read[key, v]) for v in values], where(key)) for key, values in sweep.items()},
+    )
+
+
+def _number(given: Any, read: Any) -> Any:
+    """A swept value as records hold it: a number that YAML takes for text, such as ``1e-3``, is one there too."""
+    return read if isinstance(given, str) and isinstance(read, int | float) else given
+
+
+def _distinct(values: list[Any], where: str) -> list[Any]:
+    """Swept values, none of which is there twice: its settings would be the same trials, counted twice.
+
+    Raises:
+        ConfigError: one is; ``where`` begins the message.
+    """
+    for value in values:
+        if values.count(value) > 1:
+            raise ConfigError(f"{where}: a sweep takes each value once (found twice: {value!r})")
+    return values
 
 
 class DeclaredVariants:
