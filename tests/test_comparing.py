@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -166,6 +167,10 @@ def test_a_registered_name_a_module_and_an_entry_point_are_the_same(
         ("gausian_noise", "did you mean 'gaussian_noise'"),
         ("gaussian_noise", "compare.0.scale: this key is missing"),
         ({"name": "../mine.py:Mine", "strength": 2}, "compare.0.strength: Input should be less than or equal to 1"),
+        ({"name": "../mine.py:Mine", "rate": math.inf}, "compare.0.rate: Input should be a finite number (found: inf)"),
+        ({"name": "../mine.py:Mine", "label": "a b"}, "compare.0.label: expected a letter or digit, then letters, dig"),
+        ({"nmae": "../mine.py:Mine"}, "compare.0.name: this key is missing"),
+        (5, "compare.0: expected a name, or a mapping with the key 'name' (found: 5)"),
         ({"name": "../mine.py:Mine", "strenght": 1}, "unknown key 'strenght'; did you mean 'strength'?"),
         ({"name": "../mine.py:Mine", "label": "gp"}, "'gp' is a defense of paper 'optimal_defense' already"),
     ],

@@ -23,7 +23,7 @@ from leakbench.plugins import Source, source_of
 class Component(BaseModel):
     """A named, versioned set of parameters. Frozen, and strict about unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: ClassVar[str]
     version: ClassVar[int]

@@ -11,4 +11,4 @@ from pydantic import BaseModel, ConfigDict
 class Part(BaseModel):
     """Base of objectives, regularisers and optimisers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

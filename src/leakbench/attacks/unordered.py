@@ -37,7 +37,7 @@ class SameImages(BaseModel):
     The mean, over all pairs of epochs, of the mean squared difference of a function that no order changes.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     weight: float = Field(0.1, ge=0, description="factor of the penalty")
     over: Literal["mean", "max"] = Field("max", description="what the function takes over the images of an epoch")

@@ -107,7 +107,7 @@ def _splitting(pipeline: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 class Vocabulary(BaseModel):
     """Source of a tokenizer's entries."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def files(self, root: Path) -> list[Path]:
         """Files of its own, below a data root."""

@@ -278,7 +278,7 @@ class Rectangle(BaseModel):
     The default is the paper's (Fig. 17): of 32 pixels, rows 12 to 19 and columns 8 to 23, in every colour channel.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     top: float = Field(12 / 32, ge=0, le=1, description="upper edge, as a part of the height")
     bottom: float = Field(20 / 32, ge=0, le=1, description="lower edge")

@@ -12,7 +12,7 @@ from leakbench.models.base import Network, Statistics
 class LocalTraining(BaseModel):
     """Plain SGD on the client's images: one gradient (the default), or the FedAvg update of several steps."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     steps: int = Field(1, ge=1, description="local SGD steps")
     rate: float = Field(1.0, gt=0, description="local learning rate; of no effect on a single step")

@@ -32,7 +32,7 @@ class SecureUpdates(NamedTuple):
 class SecureAggregation(BaseModel):
     """The server decodes the sum of the clients' messages, by pairwise masks, and nothing else."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     threshold: int | None = Field(
         None,

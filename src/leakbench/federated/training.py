@@ -28,7 +28,7 @@ from leakbench.randomness import Streams
 class Training(BaseModel):
     """SGD with momentum, Adam or AdamW, for a number of steps that need not end with an epoch."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     steps: int = Field(ge=0, description="optimiser steps")
     batch_size: int = Field(64, ge=1, description="images per step; the last step of an epoch takes what is left")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Pretraining(BaseModel):
     """SGD or AdamW on the train split, shuffled anew in every epoch."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     samples: int | None = Field(None, ge=1, description="the first so many samples of the train split; all by default")
     batch_size: int = Field(64, ge=1, description="samples per step; the last step of an epoch takes what is left")

@@ -23,7 +23,7 @@ Target: TypeAlias = Literal["query", "key", "value"]
 class Lora(BaseModel):
     """Adapters of a transformer's attention layers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     rank: int = Field(8, ge=1, description="r, the rows of A and the columns of B")
     alpha: float = Field(8.0, gt=0, description="the adapters' outputs are multiplied by alpha / rank")
