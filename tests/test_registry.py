@@ -63,6 +63,12 @@ def test_a_name_belongs_to_one_class(shapes: Registry[Shape]) -> None:
     assert shapes.get("shape") is First
 
 
+def test_a_name_is_a_part_of_paths(shapes: Registry[Shape]) -> None:
+    for name in ("a/b c", "", "line\n", "-a"):
+        with pytest.raises(ConfigError, match=rf"of {__name__}\.Shape: a name is a part of paths: a letter or digit"):
+            shapes.register(name, version=1)(Shape)
+
+
 def test_a_module_that_cannot_be_imported_is_not_passed_over(shapes: Registry[Shape], tmp_path: Path) -> None:
     (tmp_path / "shapes_package" / "broken.py").write_text("raise RuntimeError('broken')")
     for _ in range(2):

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from leakbench.defenses.base import Defense, NoDefense
 from leakbench.errors import ConfigError
 from leakbench.plugins import load_plugin
-from leakbench.registry import Component, Registry
+from leakbench.registry import LABEL, Component, Registry
 
 if TYPE_CHECKING:
     from leakbench.jobs.base import JobKind, Variant
@@ -31,7 +31,7 @@ class ComparedSpec(BaseModel):
     name: str = Field(description="module:Class, path/to/file.py:Class, an entry point, or a registered name")
     label: str | None = Field(
         None,
-        pattern="^[A-Za-z0-9][A-Za-z0-9._+=-]*$",
+        pattern=LABEL,
         description="its name in paths and figures (default: the name that the class is registered under)",
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Generic, TypeVar
@@ -18,6 +19,12 @@ from pydantic import BaseModel, ConfigDict
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.paper_folders import paper_rooms
 from leakbench.plugins import Source, source_of
+
+LABEL = "^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
+"""Pattern of names and labels, which are parts of paths."""
+
+LABEL_WORDS = "a letter or digit, then letters, digits and . _ + = -"
+""":data:`LABEL` in words."""
 
 
 class Component(BaseModel):
@@ -88,10 +95,15 @@ class Registry(Generic[C]):
         ('gaussian', 1, {'scale': 0.1})
 
         Raises:
-            ConfigError: the name is taken by another class.
+            ConfigError: the name is no part of a path, or is taken by another class.
         """
 
         def decorate(cls: type[C]) -> type[C]:
+            if not re.fullmatch(LABEL, name):
+                raise ConfigError(
+                    f"{self.kind} '{name}' of {cls.__module__}.{cls.__qualname__}: a name is a part of paths: "
+                    f"{LABEL_WORDS}; register it under another"
+                )
             if not cls.__module__.startswith("leakbench."):
                 self._load()  # a name of the package is taken, whatever is imported first
             known = self._classes.get(name)

@@ -726,7 +726,7 @@ MISTAKES: list[tuple[Any, ...]] = [
     (PAPER, "experiments.noise.defenses", ["dpsdg"], "unknown defense 'dpsdg'; did you mean 'dpsgd'? Allowed: add"),
     (SMOKE, f"{OVERLAY}.experiments.noise.datasets", ["mnits"], "unknown dataset 'mnits'; did you mean 'mnist'?"),
     (PAPER, "experiments.noise.jobs.attack.attacks", ["igg"], "unknown attack 'igg'; did you mean 'ig'? Allowed: ada"),
-    (PAPER, "variants.defenses.a/b", {"name": "none"}, "String should match pattern", ".[key]"),
+    (PAPER, "variants.defenses.a/b", {"name": "none"}, "expected a letter or digit, then letters", ".[key]"),
     # Kinds of job, and their protocols.
     (PAPER, "experiments.noise.jobs.atack", {}, "unknown kind of job 'atack'; did you mean 'attack'? Allowed: attack"),
     (PAPER, "experiments.noise.jobs.attack.client", 3, "unknown key 'client'; did you mean 'clients'? Allowed: "),

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from leakbench.errors import ConfigError, UnknownName
+from leakbench.registry import LABEL, LABEL_WORDS
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -59,7 +60,10 @@ def explain(error: ValidationError, model: type[BaseModel], where: Where) -> Con
     if fault["type"] == "missing":
         return ConfigError(f"{where(*keys)}: this key is missing")
     value = f" (found: {fault['input']!r})" if keys else ""
-    return ConfigError(f"{where(*keys)}: {fault['msg'].removeprefix('Value error, ')}{value}")
+    what = fault["msg"].removeprefix("Value error, ")
+    if fault["type"] == "string_pattern_mismatch" and fault["ctx"]["pattern"] == LABEL:
+        what = f"expected {LABEL_WORDS}"
+    return ConfigError(f"{where(*keys)}: {what}{value}")
 
 
 def _keys_and_holder(model: Any, location: Iterable[str | int]) -> tuple[list[str | int], Any]:

@@ -85,8 +85,8 @@ class Project:
     def _given(self, key: str, registry: Registry[C], base: type[C]) -> Iterator[Variant[C]]:
         """The components that a key of the configuration names, under labels that differ."""
         labels: set[str] = set()
-        for number, given in enumerate(getattr(self.settings, key)):
-            spec = ComparedSpec(name=given) if isinstance(given, str) else given
+        given: list[ComparedSpec] = getattr(self.settings, key)
+        for number, spec in enumerate(given):
             where = partial(self._where, key, number)
             component = component_named(registry, base, spec.name, self.root, where())
             variant = swept(spec.label or component.name, component, spec.model_extra or {}, where)

@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from leakbench.comparing import ComparedSpec
 from leakbench.gates import GateSpec
+from leakbench.registry import LABEL
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+def _named(given: Any) -> Any:
+    """A component that is given by its name alone, as a mapping, so that faults of a mapping are told as such."""
+    if not isinstance(given, str | Mapping | ComparedSpec):
+        raise ValueError("expected a name, or a mapping with the key 'name'")
+    return {"name": given} if isinstance(given, str) else given
+
+
+Compared = Annotated[ComparedSpec, BeforeValidator(_named, json_schema_input_type=str | ComparedSpec)]
+"""A component of yours, by its name or with a label and parameters."""
 
 
 class Settings(_Strict):
@@ -26,10 +38,10 @@ class Settings(_Strict):
     plugins: list[str] = Field(
         [], description="modules (package.module) or files (path/to/file.py) of your own components"
     )
-    compare: list[str | ComparedSpec] = Field(
+    compare: list[Compared] = Field(
         [], description="defenses (module:Class, path/to/file.py:Class, a name) to put into every applicable experiment"
     )
-    ensemble: list[str | ComparedSpec] = Field(
+    ensemble: list[Compared] = Field(
         [], description="attacks (as in compare) to add to the ensemble of every track of the leaderboard"
     )
     warm: bool = Field(True, description="fork jobs from a process that has imported the libraries already")
@@ -49,7 +61,7 @@ class VariantSpec(BaseModel):
     name: str = Field(description="registered name of the component; the other keys are its parameters")
 
 
-Label = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._+=-]*$")]
+Label = Annotated[str, Field(pattern=LABEL)]
 """A part of a path."""
 
 
