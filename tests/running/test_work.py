@@ -9,11 +9,13 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from leakbench import cli
 from leakbench.errors import ConfigError
 from leakbench.running import work
 from leakbench.running.work import SILENT_S, STATE, State, folder_of, record_of, remove, state_of
@@ -97,6 +99,21 @@ def test_removing_leaves_the_neighbours(tmp_path: Path) -> None:
     remove(tmp_path, RECORD)
     remove(tmp_path, other)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda place: place.symlink_to("nowhere"), lambda place: place.touch()], ids=["dangling link", "file"]
+)
+def test_without_a_place_for_copies_the_record_stays(
+    tmp_path: Path, spoil: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = "results/smoke/optimal_defense/architecture/digits/simpleconvnet/none/inventory/all.json"
+    root = Path(__file__).resolve().parents[2]
+    (tmp_path / "config").symlink_to(root / "config")
+    spoil(tmp_path / "work")
+    assert cli.main(["--root", str(tmp_path), "run", "--keep", str(tmp_path / record)]) == 0
+    assert f"no copy of {record}" in capsys.readouterr().err and (tmp_path / record).is_file()
+    assert work.restore(tmp_path, record, "digest") is None and not work.is_kept(tmp_path, record, "digest")
 
 
 def test_restoring_imports_no_torch(tmp_path: Path) -> None:

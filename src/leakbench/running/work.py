@@ -177,11 +177,12 @@ def keep(root: Path, record: str) -> None:
         _copy(path, kept / path.name)  # the record last: with it the copy is whole
     except OSError as error:  # the record itself is in place
         print(f"leakbench: no copy of {record} in {kept}: {error.strerror or error}", file=sys.stderr)
-    for child in folder.iterdir():
-        if child.is_dir() and child != kept:
-            shutil.rmtree(child, ignore_errors=True)
-        elif child != kept:
-            child.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # there is no such folder, as said
+        for child in folder.iterdir():
+            if child.is_dir() and child != kept:
+                shutil.rmtree(child, ignore_errors=True)
+            elif child != kept:
+                child.unlink(missing_ok=True)
 
 
 def restore(root: Path, record: str, job: str) -> Record | None:
@@ -206,7 +207,7 @@ def restore(root: Path, record: str, job: str) -> Record | None:
             _copy(tensors, path.with_name(tensors.name))
         _copy(kept, path)
         os.utime(path)  # newer than the records that the job read, as if it had run
-    except (FileNotFoundError, RecordError):
+    except (OSError, RecordError):  # the job can still run
         return None
     return copy
 
@@ -222,7 +223,7 @@ def is_kept(root: Path, record: str, job: str) -> bool:
     kept = folder_of(root, record) / KEPT / Path(record).name
     try:
         return kept.exists() and digest(read_record(kept).job) == job
-    except RecordError:
+    except (OSError, RecordError):
         return False
 
 
