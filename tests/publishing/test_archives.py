@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
+import os
 import re
 import shutil
 import subprocess
@@ -99,7 +100,15 @@ def test_figures_are_drawn_from_adopted_records(project: Project) -> None:
 def test_adopted_records_have_one_time(project: Project) -> None:
     """Snakemake runs again what is older than a file that it was computed from."""
     adopt(project, "smoke", [PAPER])
-    assert len({(project.root / path).stat().st_mtime_ns for path in project.plan("smoke").jobs}) == 1
+    paths = list(project.plan("smoke").jobs)
+    assert len({(project.root / path).stat().st_mtime_ns for path in paths}) == 1
+    os.utime(project.root / paths[0], (1, 1))
+    adopt(project, "smoke", [PAPER])
+    assert (project.root / paths[0]).stat().st_mtime == 1, "nothing was new"
+    (project.root / paths[1]).unlink()
+    adopt(project, "smoke", [PAPER])
+    files = [file for file in (project.root / RESULTS).rglob("*") if file.is_file()]
+    assert len(files) > len(paths) and len({file.stat().st_mtime_ns for file in files}) == 1
 
 
 def test_snakemake_has_nothing_to_compute(project: Project) -> None:

@@ -43,7 +43,8 @@ def adopt(project: Project, scale: str, papers: Iterable[str]) -> Adoption:
     """Write the published records of a scale that fit the plan; all or none.
 
     One replaces a record here that is unreadable or of another configuration, whose job a run would repeat.
-    All files get one time, so that Snakemake takes none for older than a record that it was computed from.
+    If any is written, all files get one time, also those that are here already, so that Snakemake takes none for older
+    than a record that it was computed from.
 
     Raises:
         ConfigError: an archive is missing or damaged, or a record here has other numbers than the published one.
@@ -52,15 +53,17 @@ def adopt(project: Project, scale: str, papers: Iterable[str]) -> Adoption:
     plan = project.plan(scale)
     published = {path: (record, archive) for archive in archives for path, record in archive.records.items()}
     left_out = {path: reason for path, (record, _) in published.items() if (reason := _misfit(plan.jobs, path, record))}
-    kept, new, differing = [], [], []
+    kept: dict[str, Record] = {}
+    new: dict[str, Record] = {}
+    differing = []
     for path, (record, _) in published.items():
         if path in left_out:
             continue
         here = recorded(project.root, plan.jobs[path])
         if here.state != "done" or here.record is None:
-            new.append(path)
+            new[path] = record
         elif numbers(here.record) == numbers(record):
-            kept.append(path)
+            kept[path] = here.record
         else:
             differing.append(path)
     if differing:
@@ -69,11 +72,13 @@ def adopt(project: Project, scale: str, papers: Iterable[str]) -> Adoption:
             f"{len(differing)} records here have other numbers than the published ones: {shown}. Nothing was written; "
             "move them away to adopt the published ones, or go on with yours"
         )
-    now = time.time()
-    for path in new:
-        record, archive = published[path]
-        _write(project.root / path, record, archive.tensors.get(path), now)
-    return Adoption(new, kept, left_out)
+    for path, record in new.items():
+        _write(project.root / path, record, published[path][1].tensors.get(path))
+    if new:
+        now = time.time()  # after the last was written, so that no file is younger
+        for path, record in (new | kept).items():
+            _date(project.root / path, record, now)
+    return Adoption([*new], [*kept], left_out)
 
 
 def _misfit(jobs: Mapping[str, Job], path: str, record: Record) -> str | None:
@@ -81,10 +86,14 @@ def _misfit(jobs: Mapping[str, Job], path: str, record: Record) -> str | None:
     return staleness(jobs[path], record) if path in jobs else "no job of the plan"
 
 
-def _write(path: Path, record: Record, tensors: bytes | None, now: float) -> None:
+def _write(path: Path, record: Record, tensors: bytes | None) -> None:
     if tensors is not None and record.tensors is not None:
-        beside = path.with_name(record.tensors.file)
-        atomic_write(beside, tensors)
-        os.utime(beside, (now, now))
+        atomic_write(path.with_name(record.tensors.file), tensors)
     write_record(path, record)
-    os.utime(path, (now, now))
+
+
+def _date(path: Path, record: Record, now: float) -> None:
+    """Give a record and its tensors a time."""
+    for file in (path, *([path.with_name(record.tensors.file)] if record.tensors else [])):
+        if file.is_file():  # of a record that is here already, nobody may need the tensors
+            os.utime(file, (now, now))
