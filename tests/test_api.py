@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -129,12 +130,44 @@ def test_pixels_are_the_inputs_before_normalisation(model: nn.Module, images: to
         (lambda _: leakbench.defense("gaussian_noise", scale=-1), "defense 'gaussian_noise': scale: "),
         (lambda model: leakbench.observe(model, [torch.zeros(1)], (1, 8, 8)), "gradient: 1 tensors; the model has 4"),
         (lambda _: leakbench.score(torch.zeros(1, 1, 8, 8), torch.zeros(2, 1, 8, 8)), "both are [B, C, H, W]"),
+        (lambda _: leakbench.score(torch.full((1, 1, 8, 8), torch.nan), torch.zeros(1, 1, 8, 8)), "are not finite"),
+        (lambda _: leakbench.read_records("/"), "expected results/<scale> in a checkout"),
         (lambda _: leakbench.read_records("figures/smoke"), "expected results/<scale> in a checkout"),
     ],
 )
 def test_what_is_refused(wrong: Callable[[nn.Module], object], message: str, model: nn.Module) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         wrong(model)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"labels": [3]}, "labels: int64 of shape [1]; give whole numbers, one per image: [2]"),
+        ({"labels": [0.5, 1.0]}, "labels: float32 of shape [2]; give whole numbers"),
+        ({"labels": torch.tensor([3, 10])}, "labels: 10 is no class; the model allows 0 to 9"),
+        ({"restarts": 0}, "restarts: 0 starts; give 1 or more"),
+        ({"seed": -1}, "seed: -1 is negative; give 0 or more"),
+    ],
+)
+def test_what_reconstructing_refuses(
+    given: dict[str, Any], message: str, model: nn.Module, images: torch.Tensor
+) -> None:
+    seen = leakbench.send(model, images, torch.tensor([3, 5]))
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        leakbench.reconstruct(leakbench.attack("grey"), seen, **given)
+    if "restarts" not in given:
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            leakbench.send(model, images, **{"labels": torch.tensor([3, 5]), **given})
+
+
+def test_labels_may_be_a_tensor(model: nn.Module, images: torch.Tensor) -> None:
+    search = leakbench.attack("ig_library", iterations=1)
+    for labels in (torch.tensor([0, 5]), [0, 5]):
+        seen = leakbench.send(model, images, torch.tensor([0, 5]))
+        assert leakbench.reconstruct(search, seen, labels).labels == (0, 5)
+    alone = leakbench.send(model, images[:1], torch.tensor([0]))
+    assert leakbench.reconstruct(search, alone, torch.tensor([0])).labels == (0,)
 
 
 @pytest.mark.parametrize(

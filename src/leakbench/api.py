@@ -105,15 +105,17 @@ def send(
         seed: of the defense's randomness.
 
     Raises:
-        ConfigError: the defense's parameters do not fit the images.
+        ConfigError: the labels or the defense's parameters do not fit the images, or the seed is negative.
         Infeasible: the defense needs more than one client.
     """
+    _check_seed(seed)
     chosen = NoDefense() if defense is None else defense
     if chosen.together > 1:
         raise Infeasible(f"{chosen.name} needs {chosen.together} clients together, and this is one")
     network, streams = Network(copy.deepcopy(model), images.device, batch_norm), Streams([("api", seed)])
     network = chosen.extend(network, tuple(images.shape[1:]), seed)
     classes = network.logits(network.parameters, images).shape[1]
+    _given(labels, len(images), classes)
     mechanism = PublicMechanism(calibrated(chosen, ClientData(images[None], classes)))
     _, message, public = mechanism.defend(
         images[None],
@@ -168,6 +170,32 @@ def observe(
     return _seen(seen, mean, std)
 
 
+def _check_seed(seed: int) -> None:
+    if seed < 0:
+        raise ConfigError(f"seed: {seed} is negative; give 0 or more")
+
+
+def _given(labels: Sequence[int] | torch.Tensor, count: int, classes: int) -> tuple[int, ...]:
+    """Labels as whole numbers.
+
+    Args:
+        labels: as given.
+        count: of the images.
+        classes: of the model.
+
+    Raises:
+        ConfigError: they are not one class per image.
+    """
+    given = torch.as_tensor(labels)
+    if given.shape != (count,) or given.is_floating_point():
+        kind = str(given.dtype).removeprefix("torch.")
+        raise ConfigError(f"labels: {kind} of shape {list(given.shape)}; give whole numbers, one per image: [{count}]")
+    values = tuple(map(int, given.tolist()))
+    if wrong := [value for value in values if not 0 <= value < classes]:
+        raise ConfigError(f"labels: {wrong[0]} is no class; the model allows 0 to {classes - 1}")
+    return values
+
+
 def _seen(observations: Observations, mean: Sequence[float], std: Sequence[float]) -> Captured:
     channels, device = observations.batch_shape[1], observations.gradients.device
     return Captured(
@@ -201,7 +229,7 @@ GRANTED = frozenset({"labels", "pixel_range"})
 def reconstruct(
     attack: Attack,
     seen: Captured,
-    labels: Sequence[int] | None = None,
+    labels: Sequence[int] | torch.Tensor | None = None,
     *,
     defense: Defense | None = None,
     restarts: int = 1,
@@ -229,23 +257,33 @@ def reconstruct(
     Args:
         attack: of images; see :func:`attack`.
         seen: from :func:`send` or :func:`observe`.
-        labels: where the attacker knows them; else they are inferred from the gradient.
+        labels: one per image, where the attacker knows them; else they are inferred from the gradient.
         defense: where the attacker knows it; an attack ``adaptive`` becomes what the defense declares.
-        restarts: starts, of which the one with the smallest objective counts.
+        restarts: starts, at least one, of which the one with the smallest objective counts.
         seed: of the starts.
 
     Raises:
+        ConfigError: the labels do not fit the images, there is no start, or the seed is negative.
         Infeasible: the attack needs other knowledge, or cannot run on this model, batch or message.
     """
+    _check_seed(seed)
+    if restarts < 1:
+        raise ConfigError(f"restarts: {restarts} starts; give 1 or more")
+    known = None if labels is None else _given(labels, seen.observations.batch_shape[0], _classes(seen))
     attack = attack if defense is None else attack.against(defense.adaptive)
     if lacking := attack.needs - GRANTED - ({"mechanism"} if defense else set()):
         hint = "; give the defense" if lacking == {"mechanism"} else ", which jobs of the workflow can grant"
         raise Infeasible(f"attack '{attack.name}' needs {', '.join(sorted(lacking))}{hint}")
-    rung = Rung(attack.name, attack.name, "", attack, labels is not None, restarts)
-    done = attempt(seen, rung, tuple(labels or ()), seed, defense)
+    rung = Rung(attack.name, attack.name, "", attack, known is not None, restarts)
+    done = attempt(seen, rung, known or (), seed, defense)
     if done.images is None:
         raise Infeasible(f"attack '{attack.name}': {done.failed}")
     return Reconstructed(done.images, done.labels, done.objective, done.unexplained)
+
+
+def _classes(seen: Captured) -> int:
+    images = seen.observations.gradients.new_zeros(seen.observations.batch_shape)
+    return seen.network.logits(seen.observations.network.parameters, images).shape[1]
 
 
 def score(images: torch.Tensor, truth: torch.Tensor) -> Scores:
@@ -260,10 +298,12 @@ def score(images: torch.Tensor, truth: torch.Tensor) -> Scores:
         truth: likewise.
 
     Raises:
-        ConfigError: they are not equally many and of one size.
+        ConfigError: they are not equally many and of one size, or hold values that are not finite.
     """
     if images.shape != truth.shape or images.dim() != 4:
         raise ConfigError(f"images of shapes {list(images.shape)} and {list(truth.shape)}; both are [B, C, H, W]")
+    if not bool(images.isfinite().all() and truth.isfinite().all()):
+        raise ConfigError("images: they hold values that are not finite; pixels are in [0, 1]")
     return scores_of(images, truth)
 
 
@@ -286,7 +326,7 @@ def read_records(folder: str | Path, paper: str | None = None, experiment: str |
         RecordError: there are no records.
     """
     place_of = Path(folder).absolute()
-    root, scale = place_of.parents[1], place_of.name
+    root, scale = place_of.parent.parent, place_of.name
     if place_of.parent.name != RESULTS or not (root / "config" / "config.yaml").is_file():
         raise ConfigError(f"{folder}: expected {RESULTS}/<scale> in a checkout of the project")
     project = Project(root)
