@@ -65,12 +65,15 @@ def test_a_broken_file_fails_every_time(tmp_path: Path) -> None:
             PLUGIN.replace("from_a_file", "soteria"),
             r"config\.yaml: compare: .*faulty\.py, line 5: .*already registered by",
         ),
+        ("import sys\nsys.exit(0)\n", r"config\.yaml: compare: .*faulty\.py, line 2: .*SystemExit: 0"),
+        (PLUGIN + "\ndef late():\n    import faulty_late\n", r"config\.yaml: compare: .*faulty_late\.py, line 1: "),
         ("from faulty_helper import x\n", r"config\.yaml: compare: .*faulty_helper\.py, line 2: .*ZeroDivisionError"),
     ],
-    ids=["syntax", "taken name", "helper"],
+    ids=["syntax", "taken name", "exit", "late helper", "helper"],
 )
 def test_a_faulty_file_is_named_with_the_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "faulty.py").write_text(text)
+    (tmp_path / "faulty_late.py").write_text("x = (\n")
     (tmp_path / "faulty_helper.py").write_text("\nx = 1 / 0\n")
     with pytest.raises(ConfigError, match=message):
         load_plugin(str(tmp_path / "faulty.py"), "config.yaml: compare")

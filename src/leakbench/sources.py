@@ -23,6 +23,9 @@ def imported_files(
         start: Python files.
         bases: folders in which modules are looked for, as on ``sys.path``.
         follow: whether to follow a module of this dotted name.
+
+    Raises:
+        SyntaxError: a file is no Python; the error names it.
     """
     reached: set[Path] = set()
     waiting = [*start]
@@ -30,7 +33,11 @@ def imported_files(
         file = waiting.pop()
         if file not in reached:
             reached.add(file)
-            names = filter(follow, _imports(file.read_bytes(), _package(file, bases)))
+            try:
+                names = filter(follow, _imports(file.read_bytes(), _package(file, bases)))
+            except SyntaxError as error:
+                error.filename = str(file)
+                raise
             waiting += [other for name in names if (other := _file(name, bases))]
     return sorted(reached)
 
