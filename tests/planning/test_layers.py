@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 
-from leakbench.planning.layers import Layer, Layers, overlay
+from leakbench.errors import ConfigError
+from leakbench.planning.layers import Layer, Layers, overlay, read_yaml
 
 
 def test_overlay() -> None:
@@ -18,6 +20,13 @@ def test_overlay() -> None:
     assert overlay(base, {}) == base
     assert overlay(base, {"a": {}}) == base
     assert overlay(1, {"a": 2}) == {"a": 2}
+
+
+def test_a_file_below_a_file_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name in ("file/config.yaml", "config.yaml"):
+        with pytest.raises(ConfigError, match=f"{name}: no such file"):
+            read_yaml(tmp_path / name)
 
 
 @pytest.mark.parametrize(

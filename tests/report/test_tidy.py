@@ -13,9 +13,12 @@ import pytest
 import yaml
 from tests.report.synthetic import ROOT, new_project, record_of
 
+from leakbench import cli
 from leakbench.errors import ConfigError, DataChanged, RecordError
+from leakbench.leaderboard.lines import lines_path
 from leakbench.planning.project import Project
-from leakbench.records import MetricInfo, Outcome, Record, Replicate, write_record
+from leakbench.records import MetricInfo, Outcome, Record, Replicate, atomic_write, write_record
+from leakbench.report.judging import claims_path
 from leakbench.report.tidy import (
     SETTING,
     adaptive_path,
@@ -124,6 +127,29 @@ def test_missing_numbers_are_listed_with_their_reasons(project: Project) -> None
         }
         for metric in ("loss_curve", "final_loss", "accuracy")
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("draw figures/smoke/optimal_defense/fig02.csv", TABLE.replace("pruning", "undefended")),
+        ("claims", TABLE),
+        ("board", lines_path("smoke")),
+        ("explain figures/smoke/optimal_defense/fig02:1", "figures/smoke/optimal_defense/fig02.csv"),
+        ("publish --paper optimal_defense", claims_path("smoke", "optimal_defense")),
+        ("list papers", claims_path("smoke", "optimal_defense")),
+    ],
+)
+def test_a_damaged_table_is_named_with_what_makes_it(
+    project: Project, command: str, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for experiment in project.plan("smoke").papers["optimal_defense"].experiments:
+        atomic_write(project.root / table_path("smoke", "optimal_defense", experiment), b"PAR1")
+    atomic_write(project.root / path, b"PAR1" if path.endswith("parquet") else b"")
+    assert cli.main(["--root", str(project.root), *command.split()]) == 1
+    said = capsys.readouterr().err
+    assert ": cannot be read; delete it, and make it again with `leakbench " in said
+    assert path in said or path.endswith("parquet")
 
 
 def test_nothing_missing_is_an_empty_list(project: Project) -> None:

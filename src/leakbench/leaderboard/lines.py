@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leakbench.errors import UnknownName
-from leakbench.lazy import pd
 from leakbench.planning.project import Project
 from leakbench.report.artifacts import FIGURES
 from leakbench.report.terminal import print_rows
-from leakbench.report.tidy import existing
+from leakbench.report.tidy import read_frame
 
 SHOWN = (
     "published",
@@ -47,7 +46,7 @@ def lines(project: Project, scale: str, track: str | None = None) -> list[dict[s
         UnknownName: it has no such track.
     """
     path = lines_path(scale)
-    rows = pd.read_csv(existing(project.root, path, f"draw {path.replace('.csv', '.pdf')}"))
+    rows = read_frame(project.root, path, f"draw {path.replace('.csv', '.pdf')}")
     tracks = rows["track"].unique().tolist()
     if track is not None and track not in tracks:
         raise UnknownName("track", track, tracks, "--track")

@@ -22,7 +22,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         content = yaml.load(path.read_text(), yaml.CSafeLoader)  # libyaml: eight times as fast
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(f"{path}: no such file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from None

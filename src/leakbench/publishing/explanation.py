@@ -10,10 +10,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from leakbench.errors import ConfigError
-from leakbench.lazy import pd
 from leakbench.report.artifacts import artifact_of
 from leakbench.report.recorded import recorded
-from leakbench.report.tidy import existing
+from leakbench.report.tidy import read_frame
 
 if TYPE_CHECKING:
     from leakbench.jobs.base import Job, Variant
@@ -69,7 +68,7 @@ def explain(project: Project, target: str) -> Explanation:
     path, number = f"{parsed['path']}.csv", int(parsed["row"])
     entry, scale = artifact_of(path), PurePosixPath(path).parts[1]
     plan = project.plan(scale, where=path)
-    frame = pd.read_csv(existing(project.root, path, f"draw {path}"))
+    frame = read_frame(project.root, path, f"draw {path}")
     if not 1 <= number <= len(frame):
         raise ConfigError(f"{target}: there is no such row. Allowed: 1 to {len(frame)}, of {path}")
     row = {str(key): value for key, value in frame.iloc[number - 1].items() if not _unknown(value)}

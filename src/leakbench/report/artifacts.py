@@ -22,7 +22,7 @@ from leakbench.report.gate_verdicts import void_notes
 from leakbench.report.labels import Reads, check_labels, declared
 from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.style import add_caption, add_mark, pictures
-from leakbench.report.tidy import adaptive_path, existing, gates_path, needed, table_path
+from leakbench.report.tidy import adaptive_path, gates_path, needed, read_frame, table_path
 from leakbench.report.under_attacked import COLUMN, DAGGER, under_attacked, under_attacked_notes
 
 if TYPE_CHECKING:
@@ -176,13 +176,13 @@ class Artifact:
         plan = project.plan(scale, where=path)
         self.check_made(plan)
         tables = {
-            experiment: pd.read_parquet(existing(project.root, table, f"merge {table}"))
+            experiment: read_frame(project.root, table, f"merge {table}")
             for experiment, table in zip(self.experiments, self._tables(scale), strict=True)
         }
         stored = RecordTensors(project.root, {name: plan.experiment_jobs(self.paper, name) for name in self.tensors})
         made = self.made(tables, stored, places_of(project.compared))
         gates, adaptive = (
-            [pd.read_csv(existing(project.root, of(table), f"merge {table}")) for table in self._tables(scale)]
+            [read_frame(project.root, of(table), f"merge {table}") for table in self._tables(scale)]
             for of in (gates_path, adaptive_path)
         )
         caption = [self.full_caption(project, scale), *notes_on_marks(made, tables, gates, adaptive)]

@@ -8,7 +8,6 @@ from typing import Any
 
 from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, MODEL_INVERSIONS
 from leakbench.errors import UnknownName
-from leakbench.lazy import pd
 from leakbench.planning.plan import Plan
 from leakbench.planning.project import Project
 from leakbench.planning.variants import REGISTRIES
@@ -17,6 +16,7 @@ from leakbench.report.artifacts import artifacts, artifacts_at
 from leakbench.report.claims import check_readers, claims_of
 from leakbench.report.findings import MARKS, tally
 from leakbench.report.judging import claims_path, judged, verdict_rows
+from leakbench.report.tidy import read_frame
 
 COMPONENTS: dict[str, Registry[Any]] = REGISTRIES | {
     "membership_attacks": MEMBERSHIP_ATTACKS,
@@ -98,10 +98,10 @@ def _paper(project: Project, scale: str, name: str) -> dict[str, Any]:
     """Counts of a paper's artifacts and claims, and of the verdicts that a run of the scale has written."""
     kinds = Counter(entry.kind for entry in artifacts() if entry.paper == name)
     row = {"name": name, "figures": kinds["figure"], "tables": kinds["table"], "claims": len(claims_of(name))}
-    written = project.root / claims_path(scale, name)
-    if not written.is_file():
+    written = claims_path(scale, name)
+    if not (project.root / written).is_file():
         return row | dict.fromkeys(MARKS, "")
-    frame = pd.read_csv(written, usecols=["verdict", "survives"])
+    frame = read_frame(project.root, written, f"judge {written}", usecols=["verdict", "survives"])
     return row | {each: tally(frame["verdict"].tolist(), frame["survives"].tolist(), each) for each in MARKS}
 
 

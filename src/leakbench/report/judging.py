@@ -18,7 +18,7 @@ from leakbench.report.coverage import PAPER_SCALE, coverage
 from leakbench.report.findings import SURVIVES, Finding, finite, survives
 from leakbench.report.labels import left_out
 from leakbench.report.statistics import holm
-from leakbench.report.tidy import existing, table_path
+from leakbench.report.tidy import existing, read_frame, table_path
 
 if TYPE_CHECKING:
     from leakbench.planning.project import Project
@@ -88,7 +88,7 @@ def judged(project: Project, scale: str, paper: str) -> Iterator[tuple[Claim, Fi
             yield entry, Finding("not run", note=f"make the tables with `snakemake --cores all {' '.join(missing)}`")
             continue
         for name in paths.keys() - tables.keys():
-            tables[name] = pd.read_parquet(project.root / paths[name])
+            tables[name] = read_frame(project.root, paths[name], f"merge {paths[name]}")
         finding = entry.judge_beside(tables, places_of(project.compared))
         if finding.verdict == "not run":
             reasons = [finding.note, *left_out(plan, paper, entry.reads)]

@@ -27,6 +27,7 @@ from leakbench.report.component_pages import FOLDER, component_pages
 from leakbench.report.coverage import PAPER_SCALE
 from leakbench.report.findings import MARKS, effect_text, lean_text, marked, tally, threshold_text
 from leakbench.report.judging import COLUMNS, claims_path
+from leakbench.report.tidy import read_frame
 
 if TYPE_CHECKING:
     from leakbench.planning.project import Project
@@ -74,7 +75,7 @@ def publish(project: Project, scale: str, papers: Iterable[str]) -> list[str]:
     for written, _ in paths.values():
         if not (project.root / written).is_file():
             raise RecordError(f"{written} is not there; make it with `snakemake --cores all {written}`")
-        if list(pd.read_csv(project.root / written, nrows=0).columns) != COLUMNS:
+        if list(read_frame(project.root, written, f"judge {written}", nrows=0).columns) != COLUMNS:
             raise RecordError(f"{written}: made by another version; make it again with `leakbench judge {written}`")
     for written, kept in paths.values():
         (project.root / kept).parent.mkdir(parents=True, exist_ok=True)

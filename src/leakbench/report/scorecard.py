@@ -30,7 +30,15 @@ from leakbench.report.gate_verdicts import over_reference, setting_behind
 from leakbench.report.judging import COLUMNS, SMOKE_WARNING, claims_path, claims_paths
 from leakbench.report.published import Row, closest
 from leakbench.report.style import without_caption
-from leakbench.report.tidy import adaptive_path, existing, gates_path, missing_path, provenance_path, table_path
+from leakbench.report.tidy import (
+    adaptive_path,
+    existing,
+    gates_path,
+    missing_path,
+    provenance_path,
+    read_frame,
+    table_path,
+)
 from leakbench.report.under_attacked import COLUMN, in_words
 
 FINDINGS = "## Errors and gaps of the paper"
@@ -270,12 +278,12 @@ def _shown(project: Project, scale: str, paper: str) -> Iterator[Shown]:
         files = _files(scale, entry.paths(scale))
         caption = entry.full_caption(project, scale)
         path = entry.path(scale, "png" if entry.kind == "figure" else "csv")
-        file = existing(project.root, path, f"draw {path}")
         if entry.kind == "figure":
+            file = existing(project.root, path, f"draw {path}")
             picture, size = thumbnail(file, LEADING if entry.leads else WIDTH)
             yield Shown(entry, caption, files, picture=picture, size=size)
         else:
-            frame = pd.read_csv(file)
+            frame = read_frame(project.root, path, f"draw {path}")
             table = _html(frame if entry.leads else frame.head(ROWS))
             yield Shown(entry, caption, files, table=table, rows=len(frame))
 
@@ -301,7 +309,7 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
         return
     path = claims_path(scale, paper)
     texts = dict.fromkeys(("claim", "printed", "by_paper"), str)
-    frame = pd.read_csv(existing(project.root, path, f"judge {path}"), dtype=texts)
+    frame = read_frame(project.root, path, f"judge {path}", dtype=texts)
     if list(frame.columns) != COLUMNS or not set(frame["claim"]) <= set(known):
         raise RecordError(f"{path}: made by another version; make it again with `leakbench judge {path}`")
     numbers = frame[["effect", "low", "high", "at_least", "at_most", "p_holm"]].astype(object)
@@ -411,7 +419,7 @@ def _merged(
     """Every experiment of a paper with a file that lies beside its tidy table."""
     for experiment in plan.papers[paper].experiments:
         table = table_path(plan.scale, paper, experiment)
-        yield experiment, pd.read_csv(existing(root, beside(table), f"merge {table}"), dtype=dtype)
+        yield experiment, read_frame(root, beside(table), f"merge {table}", dtype=dtype)
 
 
 def _gates(root: Path, plan: Plan, paper: str) -> Iterator[Gated]:

@@ -98,6 +98,25 @@ def existing(root: Path, path: str, command: str) -> Path:
     return root / path
 
 
+def read_frame(root: Path, path: str, command: str, **options: Any) -> pd.DataFrame:
+    """A table that ``command`` makes, from Parquet or CSV as its name says.
+
+    Args:
+        root: the root of the project.
+        path: relative to it.
+        command: of ``leakbench``.
+        options: of the function of pandas that reads it.
+
+    Raises:
+        RecordError: it is not there, or cannot be read.
+    """
+    file = existing(root, path, command)
+    try:
+        return pd.read_parquet(file, **options) if file.suffix == ".parquet" else pd.read_csv(file, **options)
+    except (OSError, ValueError) as error:  # those of pandas and pyarrow among them
+        raise RecordError(f"{path}: cannot be read; delete it, and make it again with `leakbench {command}`") from error
+
+
 @dataclass(frozen=True)
 class Merged:
     """An experiment's records as tables.
