@@ -247,25 +247,25 @@ def _checked(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], list[d
     Raises:
         ConfigError: it is not one defense or one attack, of this package or of a file.
     """
+    from leakbench.comparing import ComparedSpec
     from leakbench.contract.kit import check_component, components_of
     from leakbench.errors import ConfigError
     from leakbench.leaderboard.submission import KEYS
+    from leakbench.planning.mistakes import place, validated
+    from leakbench.planning.variants import swept
 
-    given = _yaml(arguments.parameters or "{}", f"--parameters {arguments.parameters}")
+    where = f"--parameters {arguments.parameters or '{}'}"
+    given = _yaml(arguments.parameters or "{}", where)
     if not isinstance(given, dict):
-        form = "{scale: {sweep: [0.01, 0.1]}}"
-        raise ConfigError(f"--parameters {arguments.parameters}: expected a mapping, such as '{form}'")
-    components = [(kind.removesuffix("s"), each) for kind, each in components_of(arguments.source)]
+        raise ConfigError(f"{where}: expected a mapping, such as '{{scale: {{sweep: [0.01, 0.1]}}}}'")
+    components = [(kind.removesuffix("s"), each) for kind, each in components_of(arguments.source, "leakbench submit")]
     submitted = [(kind, each) for kind, each in components if kind in KEYS]
     if len(submitted) != 1:
         raise ConfigError(f"{arguments.source}: {len(submitted)} defenses and attacks; name one as file.py:Class")
     kind, component = submitted[0]
-    first = {
-        key: value["sweep"][0] if isinstance(value, dict) and "sweep" in value else value
-        for key, value in given.items()
-    }
-    answers = check_component(f"{kind}s", component, first)
-    wrong = [{"check": each.check, "what": each.message} for each in answers if each.verdict == "wrong"]
+    label = arguments.label or component.name
+    validated(ComparedSpec, {"name": component.name, "label": label}, lambda *keys: f"--{keys[-1]}")
+    variant = swept(label, component, given, partial(place, where))
     source = arguments.source
     if source.partition(":")[0].endswith(".py"):
         source = f"{Path(source.partition(':')[0]).resolve()}:{component.__name__}"
@@ -273,7 +273,9 @@ def _checked(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], list[d
         raise ConfigError(
             f"{source}: a submission holds the source; give it as a file, my_{kind}.py:My{kind.capitalize()}"
         )
-    return kind, {"name": source, "label": arguments.label or component.name, **given}, wrong
+    answers = check_component(f"{kind}s", component, {**variant.parameters, **next(variant.settings())[0]})
+    wrong = [{"check": each.check, "what": each.message} for each in answers if each.verdict == "wrong"]
+    return kind, {"name": source, "label": label, **given}, wrong
 
 
 def _verify_submission(arguments: argparse.Namespace) -> int:
@@ -281,7 +283,7 @@ def _verify_submission(arguments: argparse.Namespace) -> int:
 
     folder = Path(arguments.source)
     project = _project(arguments, submission.read(folder).overrides(folder))
-    recomputed = submission.verify(project, folder, arguments.part)
+    recomputed = submission.verify(project, folder, arguments.part, arguments.seed)
     for each in recomputed:
         print(f"{each.path}: {each.outcome}")
     if not all(each.holds for each in recomputed):
@@ -692,6 +694,7 @@ def _add_leaderboard(command: _AddCommand) -> None:
         metavar="P",
         help="with --verify: the part of the records to recompute (default: 0.1)",
     )
+    submit.add_argument("--seed", type=int, default=0, help="with --verify: draws other records (default: 0)")
 
 
 def _add_published(command: _AddCommand) -> None:

@@ -130,11 +130,52 @@ def test_a_defense(checkout: Path, made: Path) -> None:
         ("[0.1]", "expected a mapping, such as '{scale: {sweep: [0.01, 0.1]}}'"),
         ("0.1", "expected a mapping, such as '{scale: {sweep: [0.01, 0.1]}}'"),
         ("{scale: [}", "the value is no YAML: while parsing"),
+        ("{scale: {sweep: []}}", "scale: a sweep needs a list of values (found: [])"),
+        ("{scale: {sweep: 0.1}}", "scale: a sweep needs a list of values (found: 0.1)"),
     ],
 )
 def test_parameters_are_a_mapping(checkout: Path, given: str, fault: str) -> None:
     status, said = leakbench(checkout, "submit", "halved.py", "--parameters", given)
     assert status == 1 and f"--parameters {given}: {fault}" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("halved.py", "--label", "bad/label"), "--label: expected a letter or digit"),
+        (("lost.py",), "leakbench submit: no Python file at"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_checked(checkout: Path, words: tuple[str, ...], fault: str) -> None:
+    status, said = leakbench(checkout, "submit", *words)
+    assert status == 1 and said.startswith(f"leakbench: {fault}")
+
+
+def test_nothing_of_an_earlier_submission_stays(
+    checkout: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copied(made, tmp_path)
+    for name in (f"{SOURCE}/old.py", f"{RECORDS}/results/old.json.gz"):
+        (folder / name).touch()
+    monkeypatch.setattr(submission, "_compute", lambda *_: None)
+    submission.submit(project(checkout, made), "defense", "halved", folder, cores=1)
+    assert submission.read(folder).files == submission.read(made).files
+
+
+def test_the_draw_is_by_numbers_alone(checkout: Path, made: Path) -> None:
+    jobs = submission.jobs_of(project(checkout, made), "defense", "halved")
+    records = {path: submission._read(made / RECORDS / f"{path}.gz", job) for path, job in jobs.items()}
+    first = next(path for path in records if "/train/" in path)
+
+    def order(seed: int = 0, **changed: Any) -> list[str]:
+        every = records | {first: records[first].model_copy(update=changed)}
+        return sorted(records, key=submission._draw(every, seed))
+
+    words = records[first].provenance.model_copy(update={"started": "later"})
+    replicates = records[first].replicates
+    assert order() == order(provenance=words, replicates=replicates[::-1])
+    other = replicates[0].model_copy(update={"metrics": dict.fromkeys(replicates[0].metrics, 0.5)})
+    assert order() not in (order(seed=1), order(replicates=[other, *replicates[1:]]))
 
 
 def test_an_attack(checkout: Path) -> None:

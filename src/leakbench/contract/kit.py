@@ -22,11 +22,15 @@ KINDS: dict[str, tuple[Checks[Any], type[Case[Any]]]] = {
 }
 
 
-def components_of(source: str) -> list[tuple[str, type[Component]]]:
+def components_of(source: str, command: str = "leakbench check") -> list[tuple[str, type[Component]]]:
     """Components that a file, a module or ``either:Class`` registers, with their kinds; or those of a registered name.
 
     >>> components_of("grey")
     [('attacks', <class 'leakbench.attacks.reference.Grey'>)]
+
+    Args:
+        source: a file, a module, either with ``:Class``, or a registered name.
+        command: that was given it, for error messages.
 
     Raises:
         ConfigError: nothing importable is there, or it registers nothing; it cannot be loaded.
@@ -37,7 +41,7 @@ def components_of(source: str) -> list[tuple[str, type[Component]]]:
     path, _, attribute = source.partition(":")
     if path.endswith(".py"):
         path = str(Path(path).resolve())
-    module = load_plugin(path, "leakbench check").__name__
+    module = load_plugin(path, command).__name__
     registered = [
         (kind, registry.get(name))
         for kind, registry in REGISTRIES.items()

@@ -14,7 +14,7 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +30,7 @@ from leakbench.leaderboard.figures import numbers_of
 from leakbench.leaderboard.lines import known
 from leakbench.leaderboard.tracks import READ
 from leakbench.planning.project import Project
-from leakbench.publishing.recomputation import Recomputed, again, repeatable
+from leakbench.publishing.recomputation import Recomputed, again, numbers, repeatable
 from leakbench.records import Record, atomic_write, digest, read_record
 from leakbench.report.labels import declared
 from leakbench.report.tidy import merged, table_path
@@ -136,11 +136,20 @@ def submit(
         date=datetime.datetime.now(datetime.UTC).date(),
         files={path: hashlib.sha256(content).hexdigest() for path, content in sorted(contents.items())},
     )
+    if (folder / FILE).is_file():
+        _remove_others(folder, contents)
     for path, content in contents.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         atomic_write(folder / path, content)
     atomic_write(folder / FILE, yaml.safe_dump(made.model_dump(mode="json"), sort_keys=False).encode())
     return lines
+
+
+def _remove_others(folder: Path, contents: Collection[str]) -> None:
+    """Remove the records and sources of an earlier submission that are none of the new one's."""
+    for path in [path for part in (RECORDS, SOURCE) for path in (folder / part).rglob("*") if path.is_file()]:
+        if str(path.relative_to(folder)) not in contents:
+            path.unlink()
 
 
 def _compute(project: Project, targets: Sequence[str], cores: int) -> None:
@@ -197,16 +206,18 @@ def read(folder: Path) -> Submission:
     return submission
 
 
-def verify(project: Project, folder: Path, part: float) -> list[Recomputed]:
+def verify(project: Project, folder: Path, part: float, seed: int = 0) -> list[Recomputed]:
     """Check the lines of a submission against its records, and compute a part of these again.
 
-    Which ones follows from the digests, so that nobody chooses; those of no defense are among them, since they decide
-    which attacks count.
+    Which ones follows from the numbers of all records and the seed, and from no other file or text, so that who wants
+    others has to change numbers. A seed that the submitter could not know leaves no choice at all. Records of no
+    defense are among them, since they decide which attacks count.
 
     Args:
         project: under :meth:`Submission.overrides`.
         folder: of the submission.
         part: of the records, at least one; without those of seconds.
+        seed: of the draw.
 
     Raises:
         ConfigError: a file was changed; the records are of another version; the lines are not those of the records.
@@ -225,9 +236,16 @@ def verify(project: Project, folder: Path, part: float) -> list[Recomputed]:
     if len(lines) != len(claimed):
         raise ConfigError(f"{folder / LINES}: {len(claimed)} lines, and {len(lines)} by the records")
     drawn = [path for path in jobs if repeatable(records[path])]
-    drawn.sort(key=lambda path: digest([submission.files, path]))
+    drawn.sort(key=_draw(records, seed))
     with tempfile.TemporaryDirectory() as scratch:
         return [again(jobs[path], records, Path(scratch)) for path in drawn[: max(1, math.ceil(part * len(drawn)))]]
+
+
+def _draw(records: Mapping[str, Record], seed: int) -> Callable[[str], str]:
+    """The key that sorts paths in a random order, which follows from the numbers of all records and the seed."""
+    values = {path: sorted([*at, value] for at, value in numbers(record).items()) for path, record in records.items()}
+    content = digest(values)
+    return lambda path: digest([content, seed, path])
 
 
 def _read(path: Path, job: Job) -> Record:
