@@ -105,7 +105,7 @@ class TestI02FactorTwo:
 
 
 def test_i03_capacities_of_dp_are_not_those_of_the_channels() -> None:
-    """Even as printed they are rounded, and four of the seven capacities of the channels have no partner."""
+    """Even as printed they are rounded, and four of the eight capacities of the channels have no partner."""
     exact = multiplier_capacity(64, MULTIPLIERS, "as_printed")
     assert close(exact, 100, 196.98368729, 302.45746691, 1499.40632881, rel=1e-8)
     channels = {50, 100, 200, 300, 500, 800, 1000, 1500}
