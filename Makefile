@@ -23,8 +23,10 @@ READY := .venv/.ready-$(ENV)
 .DELETE_ON_ERROR:
 
 # After every job Snakemake looks for others, and again after this timespan: its default of a second keeps a core busy.
+# Jobs on a GPU take turns on it.
 replicate: $(READY)
-	@$(BIN)/snakemake --cores $(CORES) --config scale=$(SCALE) --quiet rules --max-jobs-per-timespan 100/3s
+	@$(BIN)/snakemake --cores $(CORES) --config scale=$(SCALE) --quiet rules --max-jobs-per-timespan 100/3s \
+		$(if $(filter cuda,$(ENV)),--resources gpu=1)
 	@echo
 	@echo "Scorecard: results/$(SCALE)/scorecard.html"
 	@echo "Figures:   figures/$(SCALE)/<paper>/    Records: results/$(SCALE)/    Logs: logs/$(SCALE)/"
@@ -63,7 +65,7 @@ site: $(READY)
 # use, and with the digests of torch's official CPU builds beside those of its builds on the index.
 PIN = UV_FIND_LINKS= $(UV) pip compile --quiet --universal --all-extras --generate-hashes --no-annotate \
 	--custom-compile-command "make pins" pyproject.toml
-GPU_ONLY = sed --quiet --regexp-extended 's/^((nvidia-(cu|nc|nv)|cuda-|triton)[a-z0-9-]*)==.*/--no-emit-package=\1/p'
+GPU_ONLY = sed -n -E 's/^((nvidia-(cu|nc|nv)|cuda-|triton)[a-z0-9-]*)==.*/--no-emit-package=\1/p'
 pins: $(UV)
 	$(PIN) $(UPGRADE) --output-file envs/cuda.txt
 	cp envs/cuda.txt envs/cpu.txt
@@ -76,7 +78,7 @@ pins: $(UV)
 wheelhouse: $(UV)
 	mkdir -p $@
 	$(BIN)/pip download --quiet --dest $@ uv==$(UV_VERSION) setuptools wheel editables \
-		$$(sed --quiet 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml)
+		$$(sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml)
 	cp envs/$(ENV).txt $@/pins.txt
 ifneq ($(LINUX_CPU),)
 	sed '/^torch==/,/[0-9a-f]$$/d' envs/cpu.txt > $@/pins.txt
@@ -87,6 +89,8 @@ endif
 	@echo "Copy this checkout with wheelhouse/, and there: PIP_NO_INDEX=1 PIP_FIND_LINKS=$$""PWD/wheelhouse make replicate"
 
 $(UV):
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+		{ echo "leakbench needs Python 3.11, 3.12 or 3.13, and $(PYTHON) is another one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 

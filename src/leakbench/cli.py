@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -140,11 +141,13 @@ def _check(arguments: argparse.Namespace) -> int:
     from leakbench.contract.terminal import print_answers
     from leakbench.planning.project import CONFIGURATION
 
-    if arguments.source == CONFIGURATION:
-        results = list(configured_answers(_project(arguments)))
-    else:
-        given = _assigned(arguments.parameters, "leakbench check:", "NAME=VALUE")
-        results = list(answers(arguments.source, given))
+    # What a component prints is no answer.
+    with contextlib.redirect_stdout(sys.stderr):
+        if arguments.source == CONFIGURATION:
+            results = list(configured_answers(_project(arguments)))
+        else:
+            given = _assigned(arguments.parameters, "leakbench check:", "NAME=VALUE")
+            results = list(answers(arguments.source, given))
     _print(arguments, [vars(answer) for answer in results], lambda _: print_answers(results))
     return int(any(answer.verdict == "wrong" for answer in results))
 
@@ -800,6 +803,8 @@ def _add_overviews(command: _AddCommand) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status. Errors that a user can act on are printed without a traceback."""
     parsed: Any = _parser().parse_args(arguments)
+    # Of numpy's libraries, which are loaded later: last digits depend on it, and jobs are on one thread.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         status = parsed.function(parsed)
         sys.stdout.flush()

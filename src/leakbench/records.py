@@ -243,9 +243,9 @@ def size_on_disk(path: Path, record: Record) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def quarantine(path: Path) -> Path:
-    """Move an unreadable record aside, so that its job runs again; returns its new path."""
-    aside = path.with_name(f"{path.name}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}")
+def quarantine(path: Path, why: str = "corrupt") -> Path:
+    """Move a record that is of no use aside, so that its job runs again; returns its new path."""
+    aside = path.with_name(f"{path.name}.{why}-{time.strftime('%Y%m%d-%H%M%S')}")
     return path.replace(aside)
 
 

@@ -20,7 +20,7 @@ from leakbench.defenses.noise import GaussianNoise
 from leakbench.errors import ConfigError, DataChanged
 from leakbench.jobs.base import Findings, Job, Variant
 from leakbench.jobs.inventory import InventoryJob
-from leakbench.jobs.runner import Placement, data_fingerprint, overall_outcome, run_job
+from leakbench.jobs.runner import Placement, _device, data_fingerprint, overall_outcome, run_job
 from leakbench.jobs.train import TrainJob
 from leakbench.models.convnets import SimpleConvNet
 from leakbench.records import Outcome, Replicate, read_record, read_tensors
@@ -53,6 +53,13 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch, name: str, 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     with pytest.raises(ConfigError, match=f"^--device {name}: no such device here. Allowed: {allowed}.$"):
         Placement(device=name).resolve()
+
+
+def test_kinds_without_a_gpu_stay_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert _device(None, on_gpu=False).type == "cpu" and _device(None, on_gpu=True).type == "cuda"
+    assert _device("cuda", on_gpu=False).type == "cuda"
 
 
 def test_cost_and_provenance(train_job: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,4 +201,8 @@ if __name__.startswith("leakbench_plugin_"):  # a test that imports this file wa
         return _judge(self, tables) if self.experiments else _CHECKED
 
     Claim.judge = _judge_quickly  # type: ignore[method-assign]
-    Placement.resolve = lambda _: SimpleNamespace(type="cpu")  # type: ignore[method-assign, assignment, return-value]
+
+    def _resolved(_: Placement, *, on_gpu: bool = True) -> Any:
+        return SimpleNamespace(type="cpu")
+
+    Placement.resolve = _resolved  # type: ignore[method-assign, assignment]

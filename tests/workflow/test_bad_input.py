@@ -79,7 +79,7 @@ UNSTEADY = (
 
 
 def test_a_run_begins_with_the_checks_of_compared_defenses(untouched: Checkout, tmp_path: Path) -> None:
-    (tmp_path / "unsteady.py").write_text(UNSTEADY)
+    (tmp_path / "unsteady.py").write_text(f'print("loaded")\n{UNSTEADY}')
     flow = Workflow(untouched.root, {"compare": [f"{tmp_path}/unsteady.py:Halved"]})
     with pytest.raises(SystemExit) as ended:
         flow.check_compared()

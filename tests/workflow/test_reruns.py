@@ -103,6 +103,20 @@ def test_a_parameter_of_one_defense(project: Checkout) -> None:
     assert set(run.jobs) == {record("pruning_training", "op-80", "train"), *downstream("pruning_training")}
 
 
+def test_records_that_another_command_wrote(project: Checkout) -> None:
+    """Snakemake has nothing to compare with their identity, or remembers another one."""
+    path, changed = record("pruning_training", "op-80", "train"), "config/papers/optimal_defense.yaml"
+    project.make("--cleanup-metadata", path)
+    original = (project.root / changed).read_text() if (project.root / changed).is_file() else ""
+    project.edit(changed, lambda paper: paper.update(variants={"defenses": {"op-80": {"fraction": 0.7}}}))
+    assert "A run moves it aside" in project.make("--dry-run", path).output
+    assert set(project.make(path).jobs) == {path}
+    (aside,) = (project.root / path).parent.glob("all.json.outdated-*")
+    (project.root / changed).write_text(original)
+    aside.rename(project.root / path)
+    assert project.make(path).nothing_to_do
+
+
 def test_a_parameter_of_the_attack(project: Checkout) -> None:
     project.replace("config/scales/tiny.yaml", " ig: {iterations: 2}", " ig: {iterations: 3}")
     run = project.make("--dry-run")
@@ -163,6 +177,13 @@ def test_the_attack_on_the_undefended_gradient_of_another_experiment(project: Ch
     run = project.make("--dry-run")
     judged = ("undefended", "pruning", "noise", "adaptive", "equal_utility", "pictures", "readings", "rounding")
     assert set(run.jobs) == {record("undefended", "none", "ig")} | downstream(*judged)
+
+
+def test_the_papers_own_grid_judges_again(fresh: Checkout) -> None:
+    """Coverage compares with it."""
+    before = Workflow(fresh.root, {}).judging_digest("tiny", "optimal_defense")
+    fresh.edit("config/scales/full.yaml", lambda scale: scale.update(papers={"optimal_defense": {"experiments": {}}}))
+    assert Workflow(fresh.root, {}).judging_digest("tiny", "optimal_defense") != before
 
 
 def digests(checkout: Checkout) -> tuple[dict[str, str], str, str, str]:

@@ -48,10 +48,10 @@ wildcard_constraints:
 
 
 def used_records(**parts):
-    """Records that a job reads; most read none. Asked before Snakemake looks for its own record, this moves an
-    unreadable one aside."""
+    """Records that a job reads; most read none. Asked before Snakemake looks for its own record, this moves one aside
+    that is unreadable, or another job's."""
     if workflow.is_main_process:
-        flow.quarantine_unreadable(workflow.dryrun, **parts)
+        flow.look_at_record(workflow.persistence, workflow.dryrun, **parts)
     return flow.used(**parts)
 
 

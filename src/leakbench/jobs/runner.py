@@ -76,13 +76,16 @@ class Placement:
     tf32: bool = False
     compile: bool = False
 
-    def resolve(self) -> torch.device:
+    def resolve(self, *, on_gpu: bool = True) -> torch.device:
         """The device, after setting up torch for repeatable results in full float32.
+
+        Args:
+            on_gpu: where no device is named, whether it is a GPU if there is one.
 
         Raises:
             ConfigError: there is no such device.
         """
-        device = _device(self.device)
+        device = _device(self.device, on_gpu)
         keep_freed_memory()
         defer_compiler()
         engine.COMPILED = self.compile
@@ -94,15 +97,15 @@ class Placement:
         return device
 
 
-def _device(name: str | None) -> torch.device:
-    """The device of this name; without one a GPU, where there is one.
+def _device(name: str | None, on_gpu: bool) -> torch.device:
+    """The device of this name; without one a GPU, where there is one and it is wanted.
 
     Raises:
         ConfigError: there is none of this name.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     allowed = ["cpu", *(["cuda"] if gpus else []), *(f"cuda:{index}" for index in range(gpus))]
-    chosen = name or ("cuda" if gpus else "cpu")
+    chosen = name or ("cuda" if gpus and on_gpu else "cpu")
     if chosen not in allowed:
         raise ConfigError(f"--device {chosen}: no such device here. Allowed: {', '.join(allowed)}.")
     return torch.device(chosen)
@@ -141,7 +144,7 @@ def _run(job: Job, root: Path, placement: Placement, folder: Path, shared: Path 
     path = root / job.path
     job = with_kept(job, root)
     data = data_fingerprint(job)
-    device = placement.resolve()
+    device = placement.resolve(on_gpu=job.kind.on_gpu)
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     wall_started, cpu_started = time.perf_counter(), time.process_time()
     if device.type == "cuda":
@@ -341,6 +344,8 @@ def _git_state(root: Path) -> tuple[str | None, bool | None]:
         return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True).stdout
 
     try:
-        return git("rev-parse", "HEAD").strip(), bool(git("status", "--porcelain", "--untracked-files=no").strip())
+        return git("rev-parse", "HEAD").strip(), bool(
+            git("--no-optional-locks", "status", "--porcelain", "--untracked-files=no").strip()
+        )
     except (OSError, subprocess.CalledProcessError):
         return None, None

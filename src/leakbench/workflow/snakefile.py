@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from leakbench.errors import ConfigError, LeakbenchError, RecordError
 from leakbench.jobs.base import Variant
@@ -24,8 +24,10 @@ from leakbench.planning.project import CONFIGURATION, Project
 from leakbench.records import RESULTS, digest, quarantine, read_record
 from leakbench.report.artifacts import artifact_of, artifacts_at
 from leakbench.report.claims import check_readers, claims_of
+from leakbench.report.coverage import PAPER_SCALE
 from leakbench.report.judging import claims_inputs, claims_path, claims_paths
 from leakbench.report.published import published_files
+from leakbench.report.recorded import staleness
 from leakbench.report.scorecard import scorecard_path
 from leakbench.report.tidy import merged_paths, needed, table_path
 from leakbench.running.work import KEEP, SHARE, tidy
@@ -46,11 +48,26 @@ FORMULAS = ("leakbench.theory.", "leakbench.metrics.", "leakbench.numerics.")
 MECHANISMS = ("leakbench.defenses.", "leakbench.federated.", "leakbench.models.", "leakbench.data.")
 """Further rooms, which checks of theorems compute with."""
 
+WORDS = ("title", "citation", "description")
+"""Keys of grids and scales that change no number."""
+
 _BESIDE = """\
 leakbench: another run works in this folder: {runs}.
 Two runs may make different things side by side. If Snakemake refuses this one below ("Directory cannot be locked"),
 both would make the same files: wait until the other has ended, or stop it with Ctrl-C or `kill -INT`, and start this
 one again then. Do not use --unlock: a lock that nobody holds any more is removed by itself."""
+
+
+class Persistence(Protocol):
+    """Snakemake's memory of the files that it made."""
+
+    def metadata(self, target: str) -> Any:
+        """Return what it remembers of a file, with the ``params`` of its job; None if nothing."""
+        ...
+
+    def cleanup_metadata(self, target: str) -> bool:
+        """Forget it."""
+        ...
 
 
 @contextlib.contextmanager
@@ -172,10 +189,19 @@ class Workflow:
         return digest([_paper_sources(self.project.papers[paper], FORMULAS), self.project.plan(scale).description])
 
     def judging_digest(self, scale: str, paper: str) -> str:
-        """Hash of the code that judges a paper's claims: of the mechanisms too, on which theorems are checked."""
-        return digest(
-            [self.drawing_digest(scale, paper), _paper_sources(self.project.papers[paper], FORMULAS + MECHANISMS)]
-        )
+        """Hash of the code that judges a paper's claims: of the mechanisms too, on which theorems are checked.
+
+        And of the files that the paper's own grid is from, since coverage compares with it.
+        """
+        paper_folder, config = self.project.papers[paper], (self.project.root / CONFIGURATION).parent
+        folder, full = paper_folder.folder, Path("scales", f"{PAPER_SCALE}.yaml")
+        files = (folder / "grid.yaml", folder / full, config / full, config / "papers" / f"{paper}.yaml")
+        grids = [
+            {key: value for key, value in read_yaml(file).items() if key not in WORDS}
+            for file in files
+            if file.is_file()
+        ]
+        return digest([self.drawing_digest(scale, paper), _paper_sources(paper_folder, FORMULAS + MECHANISMS), grids])
 
     def scorecard_digest(self, scale: str) -> str:
         """Hash of the code that writes the scorecard, and of its texts that are in no picture or table."""
@@ -286,15 +312,32 @@ class Workflow:
             tidy(self.project.root)
         self._lock(fcntl.LOCK_SH)
 
-    def quarantine_unreadable(self, dryrun: bool, **parts: str) -> None:
-        """Move the record with these path parts aside if it cannot be read, and say so; its job runs again then."""
-        file = self.project.root / _record_path(**parts)
-        if file.is_file():
-            try:
-                read_record(file)
-            except RecordError as error:
-                done = "A run moves it aside and makes it again" if dryrun else f"Moved to {quarantine(file).name}"
-                print(f"{error}. {done}", file=sys.stderr)
+    def look_at_record(self, known: Persistence, dryrun: bool, **parts: str) -> None:
+        """Make Snakemake run the job with these path parts where its record is not the planned one, and else not.
+
+        A record that cannot be read is moved aside, and so is one of another job that Snakemake knows nothing of, since
+        another command wrote it. What Snakemake knows of an earlier record of another job is forgotten.
+
+        Args:
+            known: what Snakemake remembers of the files that it made.
+            dryrun: only say what would be done.
+            parts: of the record's path.
+        """
+        path = _record_path(**parts)
+        file = self.project.root / path
+        if not file.is_file():
+            return
+        job, made = self.project.job(path), known.metadata(path)
+        try:
+            other, why = staleness(job, read_record(file)), "outdated"
+            fault = f"{path}: {other}" if other and made is None else ""
+        except RecordError as error:
+            other, why, fault = "unreadable", "corrupt", str(error)
+        if fault:
+            done = "A run moves it aside and makes it again" if dryrun else f"Moved to {quarantine(file, why).name}"
+            print(f"{fault}. {done}", file=sys.stderr)
+        elif not other and made is not None and not any(job.digest in each for each in made.params) and not dryrun:
+            known.cleanup_metadata(path)
 
 
 def _record_path(
