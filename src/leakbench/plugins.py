@@ -60,7 +60,9 @@ def load_plugin(source: str, where: str = "") -> ModuleType:
         raise ConfigError(f"{where}: cannot import '{source}' ({error}); name a module or a .py file") from error
     except SyntaxError as error:
         raise ConfigError(f"{where}: {shown(error.filename or source)}, line {error.lineno}: {error.msg}") from error
-    except (Exception, SystemExit) as error:  # a script that ends by itself would end this command, without a word
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code:
+            raise  # 0 would end this command as if all were well
         place = user_line(error) or source
         raise ConfigError(f"{where}: {place}: it cannot be imported: {type(error).__name__}: {error}") from error
 

@@ -196,11 +196,7 @@ class Workflow:
         paper_folder, config = self.project.papers[paper], (self.project.root / CONFIGURATION).parent
         folder, full = paper_folder.folder, Path("scales", f"{PAPER_SCALE}.yaml")
         files = (folder / "grid.yaml", folder / full, config / full, config / "papers" / f"{paper}.yaml")
-        grids = [
-            {key: value for key, value in read_yaml(file).items() if key not in WORDS}
-            for file in files
-            if file.is_file()
-        ]
+        grids = [_without_words(read_yaml(file)) if file.is_file() else {} for file in files]
         return digest([self.drawing_digest(scale, paper), _paper_sources(paper_folder, FORMULAS + MECHANISMS), grids])
 
     def scorecard_digest(self, scale: str) -> str:
@@ -323,11 +319,13 @@ class Workflow:
             dryrun: only say what would be done.
             parts: of the record's path.
         """
+        from snakemake.io import IOFile  # Snakemake itself is here, and nobody else
+
         path = _record_path(**parts)
         file = self.project.root / path
         if not file.is_file():
             return
-        job, made = self.project.job(path), known.metadata(path)
+        job, made = self.project.job(path), known.metadata(IOFile(path))
         try:
             other, why = staleness(job, read_record(file)), "outdated"
             fault = f"{path}: {other}" if other and made is None else ""
@@ -337,13 +335,21 @@ class Workflow:
             done = "A run moves it aside and makes it again" if dryrun else f"Moved to {quarantine(file, why).name}"
             print(f"{fault}. {done}", file=sys.stderr)
         elif not other and made is not None and not any(job.digest in each for each in made.params) and not dryrun:
-            known.cleanup_metadata(path)
+            known.cleanup_metadata(IOFile(path))
 
 
 def _record_path(
     scale: str, paper: str, experiment: str, dataset: str, model: str, defense: str, attack: str, part: str
 ) -> str:
     return "/".join((RESULTS, scale, paper, experiment, dataset, model, defense, attack, f"{part}.json"))
+
+
+def _without_words(content: Any) -> Any:
+    """A part of a grid or scale without what changes no number, nor mappings that are empty then."""
+    if not isinstance(content, Mapping):
+        return content
+    kept = {key: _without_words(value) for key, value in content.items() if key not in WORDS}
+    return {key: value for key, value in kept.items() if value != {}}
 
 
 def _files(folder: Path) -> list[Path]:
