@@ -141,7 +141,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from leakbench.contract.terminal import print_answers
     from leakbench.planning.project import CONFIGURATION
 
-    # What a component prints is no answer.
+    # A component may print; standard output holds answers alone.
     with contextlib.redirect_stdout(sys.stderr):
         if arguments.source == CONFIGURATION:
             results = list(configured_answers(_project(arguments)))
@@ -803,7 +803,7 @@ def _add_overviews(command: _AddCommand) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status. Errors that a user can act on are printed without a traceback."""
     parsed: Any = _parser().parse_args(arguments)
-    # Of numpy's libraries, which are loaded later: last digits depend on it, and jobs are on one thread.
+    # Jobs are on one thread, and last digits depend on the threads of numpy's libraries, which are loaded later.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         status = parsed.function(parsed)

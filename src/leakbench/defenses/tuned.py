@@ -106,8 +106,9 @@ class Tuned(Defense):
 
     Jobs that read the constants of leakage (``constants`` of their protocol) tune it: clients that differ share one
     parameter, at which their mean total variation meets the budget. The printed formulas assume identical clients, and
-    take the widest range of an upload. ``exact`` inverts the exact total variation of noise (with the root mean square
-    of the clients' standard deviations) and of a value plus a mask.
+    take the widest range of an upload. ``exact`` inverts the exact total variation of noise, or of a value plus a mask,
+    of one law that stands for all clients: that of the root mean square of their standard deviations, or of the widest
+    range. Under noise the clients' own total variations can be far larger.
     """
 
     added: ClassVar[tuple[str, ...]] = ("estimated",)

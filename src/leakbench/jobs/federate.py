@@ -181,9 +181,9 @@ class FederateJob(JobKind):
 
     def _together(self, network: Network, device: torch.device) -> int:
         """Runs whose clients fit in memory side by side: some eight vectors of the size of the parameters each."""
-        # Of all memory, not of what is free: an attempt that goes on has to have the same runs side by side.
-        free = GPU_PART * torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else MEMORY_BUDGET
-        return max(1, int(free / (4 * 8 * network.dimension * self.clients)))
+        # Total memory, since what is free may change: an attempt that goes on has to have the same runs side by side.
+        memory = GPU_PART * torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else MEMORY_BUDGET
+        return max(1, int(memory / (4 * 8 * network.dimension * self.clients)))
 
     def evaluated(self) -> list[int]:
         """The rounds after which the model is evaluated."""

@@ -256,7 +256,7 @@ class ReleaseJob(ClientTraining):
     def _together(self, network: Network, data: ClientImages, device: torch.device) -> int:
         """Number of runs that fit in memory side by side, each with its copy of the training set."""
         size = 4 * (data.members.images.numel() + 6 * network.dimension)
-        # Of all memory, not of what is free: an attempt that goes on has to have the same runs side by side.
+        # Total memory, since what is free may change: an attempt that goes on has to have the same runs side by side.
         budget = GPU_PART * torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else DATA_BUDGET
         return max(1, int(budget / size))
 
