@@ -242,11 +242,11 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "defense/truncated_svd": [{"energy": 0.9}],
     "defense/tuned": [
         {"mechanism": "randomization", "budget": 1.6},
-        {"mechanism": "randomization", "budget": 1.6, "form": "exact"},
+        {"mechanism": "randomization", "budget": 1.6, "form": "exact_mean"},
         {"mechanism": "compression", "budget": 0.5},
         *(
             {"mechanism": "secret_sharing", "budget": 0.5, "form": form}
-            for form in ("corrected", "as_printed", "exact")
+            for form in ("corrected", "as_printed", "exact_mean")
         ),
         {"mechanism": "paillier", "budget": 0.5, "key_bits": 64},
         {"mechanism": "paillier", "budget": 2.0},

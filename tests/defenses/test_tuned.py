@@ -25,7 +25,7 @@ from leakbench.jobs.train import TrainJob
 from leakbench.models.linear import MLP
 from leakbench.papers.tfl_meta.jobs.leakage import LeakageJob
 from leakbench.randomness import Streams
-from leakbench.theory.distortion import noise_steepness, noise_tv, noise_tv_lower, sharing_tv
+from leakbench.theory.distortion import exact_sharing_tv, noise_steepness, noise_tv, noise_tv_lower, sharing_tv
 from leakbench.theory.leakage_surrogate import amplification, leakage_metric
 
 ALIKE = UploadConstants(0.6, math.log(401) / 2, torch.full((2, 100), 0.1), torch.full((2,), 0.5))
@@ -61,22 +61,31 @@ def _shared(mask: float, delta: torch.Tensor, size: int) -> torch.Tensor:
     return torch.stack([sharing_tv(mask, float(each), size) if each < mask else torch.zeros(()) for each in delta])
 
 
-def test_exact_noise_has_the_exact_total_variation() -> None:
-    tuning = made("randomization", 1.5, form="exact")
-    assert float(noise_tv(tuning.parameter, ALIKE.sigma[0].double())) == pytest.approx(tuning.tau, rel=1e-6)
-    assert tuning.parameter < made("randomization", 1.5).parameter
+@pytest.mark.parametrize("constants", [ALIKE, APART])
+def test_exact_noise_has_the_exact_total_variation(constants: UploadConstants) -> None:
+    """The mean of all clients' own, also where they differ."""
+    tuning = made("randomization", 1.5, constants, form="exact_mean")
+    variation = torch.stack([noise_tv(tuning.parameter, row.double()) for row in constants.sigma])
+    assert float(variation.mean()) == pytest.approx(tuning.tau, rel=2e-3)
+    assert tuning.parameter < made("randomization", 1.5, constants).parameter
+
+
+def test_exact_masks_have_the_exact_total_variation() -> None:
+    tuning = made("secret_sharing", 1.5, APART, form="exact_mean")
+    variation = [float(exact_sharing_tv(tuning.parameter, float(delta), 50)) for delta in APART.delta]
+    assert sum(variation) / 2 == pytest.approx(tuning.tau, rel=1e-6) and min(variation) < tuning.tau < max(variation)
 
 
 def test_exact_noise_has_room_where_the_bound_has_none() -> None:
     constants = replace(ALIKE, xi=1.0)
     with pytest.raises(Infeasible, match=r"is 0\.01 at most"):
         made("randomization", 1.5, constants)
-    assert made("randomization", 1.5, constants, form="exact").parameter > 0
+    assert made("randomization", 1.5, constants, form="exact_mean").parameter > 0
 
 
 def test_masks() -> None:
     corrected, printed, exact = (
-        made("secret_sharing", 1.0, form=form) for form in ("corrected", "as_printed", "exact")
+        made("secret_sharing", 1.0, form=form) for form in ("corrected", "as_printed", "exact_mean")
     )
     tau = 0.6 / 200
     assert corrected.parameter == pytest.approx(0.5 * (1 - tau) ** -0.01)
@@ -139,8 +148,8 @@ def test_untuned_it_protects_nothing() -> None:
 
 
 def test_bad_parameters() -> None:
-    with pytest.raises(ValidationError, match="exact is of randomization and secret_sharing"):
-        Tuned(mechanism="compression", budget=1.0, form="exact")
+    with pytest.raises(ValidationError, match="exact_mean is of randomization and secret_sharing"):
+        Tuned(mechanism="compression", budget=1.0, form="exact_mean")
     with pytest.raises(ValidationError, match="greater than or equal to 0"):
         Tuned(mechanism="compression", budget=-1.0)
 

@@ -13,6 +13,7 @@ from tests.theory.vectors import close, normal, row
 
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.theory.distortion import (
+    alike,
     compression_tv,
     equal_noise_tv,
     exact_sharing_tv,
@@ -29,6 +30,7 @@ from leakbench.theory.protection_parameters import (
     UploadLaw,
     bounds_at_optimum,
     certified,
+    common_exact_mask,
     common_log_modulus,
     common_mask,
     common_noise_variance,
@@ -179,8 +181,8 @@ def test_clients_that_differ() -> None:
     assert math.isclose(found, 0.51214, rel_tol=1e-5)
     assert float(sharing_tv(found, delta, 5).mean()) == pytest.approx(0.9, rel=1e-12)
     assert math.exp(2 * common_log_modulus(0.9, delta, 5)) == pytest.approx(2 * found)
-    for alike in (row(0.3), row(0.3, 0.3)):
-        assert common_mask(0.9, alike, 5) == pytest.approx(float(optimal_mask(0.9, 0.3, 5)), rel=1e-12)
+    for same in (row(0.3), row(0.3, 0.3)):
+        assert common_mask(0.9, same, 5) == pytest.approx(float(optimal_mask(0.9, 0.3, 5)), rel=1e-12)
     slopes = row(10.0, 300.0)
     variance = common_noise_variance(0.005, slopes)
     assert float(noise_tv_lower(variance, slopes).mean()) == pytest.approx(0.005, rel=1e-12)
@@ -210,6 +212,26 @@ def test_exact_noise_variance_side_by_side() -> None:
     bound = optimal_noise_variance(tau, noise_steepness(sigma))
     assert bool((found[2:4] < bound[2:4]).all())
     assert bool(exact_noise_variance(row(0.0), sigma).isnan().all())
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.floats(1e-4, 0.99), st.integers(1, 40))
+def test_exact_noise_variance_of_clients(tau: float, size: int) -> None:
+    """The mean of clients whose spreads lie orders of magnitude apart."""
+    sigma = normal(size, 3, size).exp() * row(1e-2, 1.0, 10.0).unsqueeze(-1)
+    found = float(exact_noise_variance(tau, *alike(sigma)))
+    assert float(torch.stack([noise_tv(found, client) for client in sigma]).mean()) == pytest.approx(tau, rel=2e-3)
+
+
+def test_common_exact_mask() -> None:
+    delta = row(0.1, 0.2, 0.4)
+    for tau in (1e-5, 0.3, 0.999):
+        found = exact_sharing_tv(common_exact_mask(tau, delta, 5), delta, 5)
+        assert float(found.mean()) == pytest.approx(tau, rel=1e-9)
+    alone = float(optimal_mask(0.2, 0.3, 7, "exact"))
+    assert common_exact_mask(0.2, row(0.3, 0.3), 7) == pytest.approx(alone, rel=1e-12)
+    with pytest.raises(Infeasible, match=r"and 1\.1 is required"):
+        common_exact_mask(1.1, delta, 5)
 
 
 def test_utility_budget() -> None:

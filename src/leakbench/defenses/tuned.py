@@ -19,17 +19,17 @@ from leakbench.federated.message import Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
-from leakbench.theory.distortion import noise_steepness
+from leakbench.theory.distortion import alike, noise_steepness
 from leakbench.theory.leakage_surrogate import amplification
 from leakbench.theory.protection_parameters import (
     Mechanism,
     UploadLaw,
+    common_exact_mask,
     common_log_modulus,
     common_mask,
     common_noise_variance,
     exact_noise_variance,
     optimal_dropped_log,
-    optimal_mask,
     optimum,
 )
 
@@ -106,16 +106,15 @@ class Tuned(Defense):
 
     Jobs that read the constants of leakage (``constants`` of their protocol) tune it: clients that differ share one
     parameter, at which their mean total variation meets the budget. The printed formulas assume identical clients, and
-    take the widest range of an upload. ``exact`` inverts the exact total variation of noise, or of a value plus a mask,
-    of one law that stands for all clients: that of the root mean square of their standard deviations, or of the widest
-    range. Under noise the clients' own total variations can be far larger.
+    take the widest range of an upload. ``exact_mean`` takes the exact total variation of noise, and of a value plus a
+    mask, in place of a bound and a model.
     """
 
     added: ClassVar[tuple[str, ...]] = ("estimated",)
 
     mechanism: Mechanism = Field(description="what is tuned")
     budget: float = Field(ge=0, description="epsilon over C1")
-    form: Literal["corrected", "as_printed", "exact"] = Field("corrected", description="formulas; see the class")
+    form: Literal["corrected", "as_printed", "exact_mean"] = Field("corrected", description="formulas; see the class")
     smallest_spread: float = Field(SMALLEST_SPREAD, gt=0, description="least standard deviation of a coordinate")
     key_bits: int = Field(2048, ge=16, description="least modulus of Paillier, which decides: n* has a bit or two")
     clients: int = Field(4, ge=1, description="most clients whose updates are summed")
@@ -125,8 +124,10 @@ class Tuned(Defense):
 
     @model_validator(mode="after")
     def _known_exactly(self) -> Tuned:
-        if self.form == "exact" and self.mechanism not in ("randomization", "secret_sharing"):
-            raise ValueError(f"form: exact is of randomization and secret_sharing; {self.mechanism} has no other law")
+        if self.form == "exact_mean" and self.mechanism not in ("randomization", "secret_sharing"):
+            raise ValueError(
+                f"form: exact_mean is of randomization and secret_sharing; {self.mechanism} has no other law"
+            )
         return self
 
     def tune(self, kept: Mapping[str, Mapping[str, torch.Tensor]]) -> Defense:
@@ -162,7 +163,7 @@ class Tuned(Defense):
             setting,
             "as_printed" if self.form == "as_printed" else "corrected",
         )
-        exactly = self.form == "exact" and 0 < best.tau < 1  # also where the bound has no solution
+        exactly = self.form == "exact_mean" and 0 < best.tau < 1  # also where the bound has no solution
         if best.status == "no protection needed":
             return Tuning(NoDefense(), best.tau, None)
         parameter = self._exact(best.tau, sigma, constants.delta) if exactly else best.usable()
@@ -172,8 +173,8 @@ class Tuned(Defense):
 
     def _exact(self, tau: float, sigma: torch.Tensor, delta: torch.Tensor) -> float:
         if self.mechanism == "randomization":
-            return float(exact_noise_variance(tau, sigma.square().mean(dim=0).sqrt()))
-        return float(optimal_mask(tau, float(delta.max()), sigma.shape[1], "exact"))
+            return float(exact_noise_variance(tau, *alike(sigma)))
+        return common_exact_mask(tau, delta, sigma.shape[1])
 
     def _common(self, tau: float, parameter: float, delta: torch.Tensor, steepness: torch.Tensor, size: float) -> float:
         """One parameter for clients that differ, by bisection; compression is the same for all."""

@@ -110,7 +110,25 @@ def equal_noise_tv(ratio: torch.Tensor | float, size: torch.Tensor | float) -> t
     return torch.as_tensor(variation, dtype=torch.float64)
 
 
-def noise_tv(variance: torch.Tensor | float, sigma: torch.Tensor) -> torch.Tensor:
+def alike(sigma: torch.Tensor, width: float = 1e-3) -> tuple[torch.Tensor, torch.Tensor]:
+    """Standard deviations on a grid of logarithms, ``[m]``, and how many coordinates are nearest to each, ``[K, m]``.
+
+    What :func:`noise_tv` takes of many clients at the cost of one: a deviation is moved by half the width at most.
+
+    Args:
+        sigma: of the clients' coordinates, ``[K, d]``.
+        width: of the grid, a relative difference.
+
+    Raises:
+        ConfigError: a standard deviation is not positive.
+    """
+    places = (positive(sigma, "the standard deviation of every coordinate").double().log() / width).round()
+    grid, inverse = places.unique(return_inverse=True)
+    counts = torch.zeros(len(sigma), len(grid), dtype=torch.float64)
+    return (grid * width).exp(), counts.scatter_add_(1, inverse, torch.ones_like(places))
+
+
+def noise_tv(variance: torch.Tensor | float, sigma: torch.Tensor, counts: torch.Tensor | None = None) -> torch.Tensor:
     """Exact total variation under noise, ``[...]``, for any variances of the coordinates.
 
     With the log-likelihood ratio ``L`` of the two normal laws and ``psi(u) = E[exp((iu - 1/2) L)]``, which is a product
@@ -121,16 +139,18 @@ def noise_tv(variance: torch.Tensor | float, sigma: torch.Tensor) -> torch.Tenso
 
     Args:
         variance: of the noise per coordinate, ``[...]``.
-        sigma: standard deviations of the coordinates, ``[m]`` or ``[..., m]``; equal ones of ``[m]`` are counted once.
+        sigma: standard deviations of the coordinates, ``[m]`` or ``[..., m]``; equal ones of ``[m]`` are computed once.
+        counts: how many coordinates have each of them, ``[..., m]``; one by default.
 
     Raises:
         ConfigError: a standard deviation is not positive or a variance negative.
     """
     deviations = positive(sigma, "the standard deviation of every coordinate").double()
-    counts = torch.ones_like(deviations)
-    if deviations.ndim == 1:
+    if counts is None and deviations.ndim == 1:
         deviations, times = deviations.unique(return_counts=True)
         counts = times.double()
+    elif counts is None:
+        counts = torch.ones_like(deviations)
     noise = not_negative(variance, "the variance of noise")
     ratio = noise.unsqueeze(-1) / deviations.square()  # [..., m]
     gain, pull = ratio.log1p(), ratio / (1 + ratio)
@@ -143,13 +163,13 @@ def noise_tv(variance: torch.Tensor | float, sigma: torch.Tensor) -> torch.Tenso
     exponents = 1j * points.sinh() / 2 - 0.5  # iu - 1/2
     factors = weights / points.cosh()
     batch = max(1, _CHUNK // ratio.numel())
-    total = torch.zeros(ratio.shape[:-1], dtype=torch.float64)
+    total = torch.zeros(drift.shape[:-1], dtype=torch.float64)
     for here, factor in zip(exponents.split(batch), factors.split(batch), strict=True):
         # ln(1 + pull e) of every coordinate and point, by its parts: complex log1p loses digits near zero
         real, imaginary = pull.unsqueeze(-1) * here.real, pull.unsqueeze(-1) * here.imag
         size = (2 * real + real.square() + imaginary.square()).log1p() / 2
         angle = torch.atan2(imaginary, 1 + real)
-        parts = [(counts.unsqueeze(-1) * part).sum(dim=-2) for part in (size, angle)]
+        parts = [(counts.unsqueeze(-2) @ part).squeeze(-2) for part in (size, angle)]
         lost = -torch.expm1(drift * here - torch.complex(*parts) / 2)  # 1 - psi
         total = total + (lost * factor).real.sum(dim=-1)
     return (2 / math.pi * total).clamp(0, 1)

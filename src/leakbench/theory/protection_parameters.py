@@ -22,6 +22,7 @@ from leakbench.theory.distortion import (
     NOISE_LOWER,
     NOISE_UPPER,
     dimension,
+    exact_sharing_tv,
     noise_steepness,
     noise_tv,
     noise_tv_lower,
@@ -141,12 +142,16 @@ def optimal_noise_variance(tau: torch.Tensor | float, steepness: torch.Tensor | 
     return torch.where((level > 0) & (level <= NOISE_LOWER), level / NOISE_LOWER, torch.nan) / positive(steepness, "A")
 
 
-def exact_noise_variance(tau: torch.Tensor | float, sigma: torch.Tensor) -> torch.Tensor:
+def exact_noise_variance(
+    tau: torch.Tensor | float, sigma: torch.Tensor, counts: torch.Tensor | None = None
+) -> torch.Tensor:
     """The variance of noise whose exact total variation is ``tau``, ``[...]``; NaN outside of (0, 1).
 
     Args:
-        tau: required total variation.
+        tau: required total variation, of the mean over clients.
         sigma: standard deviations of the coordinates, ``[m]``.
+        counts: how many coordinates of each client have them, ``[K, m]``, see :func:`~.distortion.alike`; by default
+            there is one client, who has each once.
 
     Raises:
         ConfigError: a standard deviation is not positive.
@@ -160,9 +165,14 @@ def exact_noise_variance(tau: torch.Tensor | float, sigma: torch.Tensor) -> torc
     wanted = level[inside]
     steepness = noise_steepness(sigma)
 
+    def variation(variance: torch.Tensor) -> torch.Tensor:
+        if counts is None:
+            return noise_tv(variance, sigma)
+        return noise_tv(variance.unsqueeze(-1), sigma, counts).mean(dim=-1)
+
     def excess(log_variance: Any, target: Any) -> Any:
-        variation = noise_tv(torch.as_tensor(log_variance).exp(), sigma)
-        return np.log(variation.clamp(min=1e-300).numpy()) - target
+        there = variation(torch.as_tensor(log_variance).exp())
+        return np.log(there.clamp(min=1e-300).numpy()) - target
 
     start = (wanted / steepness).log().numpy()  # the total variation is between 0.1 and 1.5 of variance times A
     target = (wanted.log().numpy(),)
@@ -262,6 +272,18 @@ def common_mask(tau: float, delta: torch.Tensor, size: float) -> float:
     """
     half = positive(delta, "delta").double()
     return least_parameter(lambda r: product_tv((half.log() - r.log()).clamp(max=0), size), tau, float(half.min()))
+
+
+def common_exact_mask(tau: float, delta: torch.Tensor, size: float) -> float:
+    """One ``r`` for shares that really are a value plus a mask, of clients of several half-widths, ``[K]``.
+
+    Raises:
+        ConfigError: a half-width is not positive or the dimension below 1.
+        Infeasible: ``tau`` exceeds 1.
+    """
+    half = positive(delta, "delta").double()
+    low = float(optimal_mask(min(tau, 0.5), half.min(), size, "exact"))  # enough for the narrowest client alone
+    return least_parameter(lambda r: exact_sharing_tv(r, half, size), tau, low)
 
 
 def common_log_modulus(tau: float, delta: torch.Tensor, size: float) -> float:

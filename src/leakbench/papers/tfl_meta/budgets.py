@@ -42,6 +42,8 @@ PRIOR = next(iter(PRIORS))
 C1, XI, LEAKED = f"leakage/{PRIOR}", f"xi/{PRIOR}", f"leakage/{PRIOR}/{FINE:g}"
 FAILED = f"failed/{PRIOR}/{FINE:g}"
 """Leakage, as :data:`LEAKED`, of an attack that recovers nothing in as many attempts."""
+PARTNERS = 2
+"""Clients that share a mask, ``K`` of Lemma H.4."""
 PLAIN = 32.0
 """Bits of a coordinate that is not protected."""
 
@@ -224,15 +226,16 @@ def _trained_in(experiment: str) -> list[str]:
     title="Bounds at a budget of leakage, and what is measured",
     caption="The paper's mechanisms with the parameter that has the metric 2 C1 - C2 TV = epsilon, for budgets in "
     "units of C1 (null attack's prior, alpha = 0.5; Table S4), and without protection in the first row. tau: total "
-    "variation that the budget asks for. r is over the widest range delta of an upload's coordinates. Exact TV: by the "
-    "law of the mechanism itself, in place of a bound or a model. Certified: whether the metric bounds leakage, by the "
-    "paper's condition and by what is proved. Measured: leakage (null attack's prior, alpha = 0.001) and recovery of "
-    "an attacker who does not know the parameter, mean over clients, of fewer models and attempts than without "
-    "protection; brackets are 95 % t-intervals over seeds, of two seeds their range. Bounds on losses: C4 = 1, since "
-    "accuracy is in [0, 1], for one round; accuracy is lost over a whole training, paired by seed with one without "
-    "protection, of two clients for masks, of a few rounds for Paillier's scheme. Efficiency is in plain updates of 32 "
-    "bits per coordinate: more bits than that per client and round, and its bound with C5 the larger of the plain and "
-    "the protected update; of masks it is K m log2 r (Lemma H.4), with K = 2, which is negative for r below 1.",
+    "variation that the budget asks for. r is over the widest range delta of an upload's coordinates; clients share "
+    "one parameter, at which their mean TV is tau. Exact TV: by the law of the mechanism itself, in place of a bound "
+    "or a model. Certified: whether the metric bounds leakage, by the paper's condition and by what is proved. "
+    "Measured: leakage (null attack's prior, alpha = 0.001) and recovery of an attacker who does not know the "
+    "parameter, mean over clients, of fewer models and attempts than without protection; brackets are 95 % t-intervals "
+    "over seeds, of two seeds their range. Bounds on losses: C4 = 1, since accuracy is in [0, 1], for one round; "
+    "accuracy is lost over a whole training, paired by seed with one without protection, of two clients for masks, of "
+    "a few rounds for Paillier's scheme. Efficiency is in plain updates of 32 bits per coordinate: more bits than that "
+    "per client and round, and its bound with C5 the larger of the plain and the protected update; of masks it is K m "
+    "log2 r (Lemma H.4), with K = 2, which is negative for r below 1.",
     experiments=[
         UNPROTECTED,
         *(reads(name, defenses=[label for label, way in WAYS.items() if way.leaked == name]) for name in LEAKAGE),
@@ -287,11 +290,13 @@ def _bounds(point: Point, setting: UploadLaw) -> tuple[str, str]:
     plain = PLAIN * setting.size
     largest = max(point.bits / plain, 1.0)
     mechanism = point.way.mechanism
+    if mechanism == "secret_sharing":  # at the mask that all clients share, not at that of the widest range
+        return "0", rounded(PARTNERS * math.log2(point.parameter) / PLAIN)
     try:
         utility, efficiency = bounds_at_optimum(mechanism, point.solution.tau, setting, largest_cost=largest)
     except Infeasible:
         return NONE, NONE
-    return rounded(utility), rounded(efficiency / plain if mechanism == "secret_sharing" else efficiency)
+    return rounded(utility), rounded(efficiency)
 
 
 def _measured(rows: pd.DataFrame) -> dict[str, str]:

@@ -57,10 +57,10 @@ AT = 1.0
     "bits of an upload over those of a plain one, with what one client tells the other. Black: without protection. "
     "Vertical lines: the parameter that the paper's metric asks for at a budget of epsilon = C1, mean over seeds; "
     "grey: from the least to the largest one over all budgets. Diamonds: measured there, all budgets and formulas; of "
-    "masks the printed and the corrected optimum look the same, just above the widest value. Of rescaled compression "
-    "the optimum is that of eq. 85 at zero. Horizontal, in the last two columns: shares in a ring, and encryption with "
-    "a key that is in use, which have no parameter. Paillier's n* has a bit or two and is no key. Toy keys are easily "
-    "factored; no training is run under them.",
+    "masks the corrected optimum is just above the largest value of the client who has the smallest, and the printed "
+    "one above that of all clients. Of rescaled compression the optimum is that of eq. 85 at zero. Horizontal, in the "
+    "last two columns: shares in a ring, and encryption with a key that is in use, which have no parameter. Paillier's "
+    "n* has a bit or two and is no key. Toy keys are easily factored; no training is run under them.",
     experiments=EXPERIMENTS,
     leaves_out="it has a column for each of the paper's mechanisms and its parameter; Figure S9 compares settings",
 )

@@ -1,8 +1,9 @@
 """Claims on measured leakage: at the paper's optimal parameters, and over the strength of protection.
 
-Leakage is by the null attack's prior with alpha = 0.001, in units of that without protection, C1; clients and seeds
-are paired. No estimate is zero, since the prior of a null attack that never succeeds is not: an attack that recovers
-nothing in as many attempts has some, and leakage up to :data:`MARGIN` C1 above that counts as none.
+Leakage is by the null attack's prior with alpha = 0.001, in units of that without protection, C1; budgets are in units
+of C1 with alpha = 0.5, by which mechanisms are tuned. Clients and seeds are paired. No estimate is zero, since the
+prior of a null attack that never succeeds is not: an attack that recovers nothing in as many attempts has some, and
+leakage up to :data:`MARGIN` C1 above that counts as none.
 """
 
 from __future__ import annotations

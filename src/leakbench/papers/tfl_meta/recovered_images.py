@@ -67,10 +67,10 @@ def _read_of(experiment: str) -> Reads:
     "S8",
     title="Images recovered without protection, at the optima, and under strong protection",
     caption="The first attempt of DLG on one seed's clients at the first model. Optima: the parameters that the "
-    "paper's metric asks for at a budget of epsilon = C1; of masks by its model, whose masks are as wide as the "
-    "values, and by the law of a value plus a mask. Below: the standard deviation of noise, and the part of "
-    "coordinates that is dropped. Attack on the rest: it leaves out what was dropped, and takes back a scaling of the "
-    "rest. Images by the PSNR without protection: the best, the median and the worst ones; below each its PSNR, of "
+    "paper's metric asks for at a budget of epsilon = C1; of masks by its model, whose mask is just wider than the "
+    "values of one client, and by the law of a value plus a mask. Below: the standard deviation of noise, and the part "
+    "of coordinates that is dropped. Attack on the rest: it leaves out what was dropped, and takes back a scaling of "
+    "the rest. Images by the PSNR without protection: the best, the median and the worst ones; below each its PSNR, of "
     "pixels in [0, 1]. A single attempt may fail without any protection.",
     experiments=[_read_of(name) for name in (CONSTANTS, TUNED, ENCRYPTED, SWEPT, MASKED)],
     tensors=(CONSTANTS, TUNED, ENCRYPTED, SWEPT, MASKED),

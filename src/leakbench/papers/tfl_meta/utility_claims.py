@@ -19,7 +19,7 @@ from leakbench.report.comparisons import at_each, certain, difference
 from leakbench.report.evidence import Evidence, NotRun, Series, same_seeds
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import reads
-from leakbench.theory.distortion import NOISE_LOWER, NOISE_UPPER
+from leakbench.theory.distortion import NOISE_UPPER
 
 stated = partial(claim, PAPER)
 
@@ -95,12 +95,14 @@ def bounds_of_settings(local: Evidence) -> Iterator[tuple[str, float, Series, Se
             yield f"{defense}, {sweep} {point:g}", bound, plain, series
     for defense in (*NOISE, *COMPRESSION):
         accuracy = local.series(UTILITY_TUNED, "accuracy", defense=defense, sweep="budget")
-        taus = aside.series(TUNED, "tau", defense=defense, attack=ATTACK, sweep="budget", where=GATED)
-        factor = NOISE_UPPER / NOISE_LOWER if defense in NOISE else 1.0
-        for budget, series, tau in at_each(accuracy, taus):
-            variation = float(np.nanmean(tau.values)) if np.isfinite(tau.values).any() else np.nan
-            if budget < UNNEEDED and np.isfinite(variation) and np.isfinite(series.values).any():
-                yield f"{defense}, epsilon {budget:g} C1", factor * variation, plain, series
+        metric = "parameter" if defense in NOISE else "tau"
+        tuned = aside.series(TUNED, metric, defense=defense, attack=ATTACK, sweep="budget", where=GATED)
+        for budget, series, strength in at_each(accuracy, tuned):
+            if budget >= UNNEEDED or not np.isfinite(strength.values).any() or not np.isfinite(series.values).any():
+                continue
+            value = float(np.nanmean(strength.values))
+            bound = NOISE_UPPER * min(1.0, value * steepness) if defense in NOISE else value
+            yield f"{defense}, epsilon {budget:g} C1", bound, plain, series
 
 
 @stated(
