@@ -79,9 +79,9 @@ class Averaged(Wrapper):
 class Robust(Wrapper):
     """Find out which coordinates are wrong: match them all in L1, ignore those that stay far off, and search again.
 
-    Needs to know nothing of the defense but that it changes few coordinates by much. The attack inside, which is
-    gradient matching, begins at the images of the first search, which is like it but for objective, optimiser and
-    iterations.
+    Needs to know of the defense that it changes few coordinates, by how much at least (``residual``) and in which unit.
+    The attack inside, which is gradient matching, begins at the images of the first search, which is like it but for
+    objective, optimiser and iterations.
     """
 
     residual: float = Field(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import torch
@@ -54,6 +54,7 @@ def gallery(
     title: str | None = None,
     victims_label: str = "victim",
     decibels: Mapping[str, torch.Tensor] | None = None,
+    numbers: Sequence[int] | None = None,
 ) -> Figure:
     """A row of victims and below it a row per method; every reconstruction with its PSNR, every victim with its number.
 
@@ -68,6 +69,7 @@ def gallery(
         title: above the picture.
         victims_label: label of the victims' row.
         decibels: the PSNR to write below each method's images, ``[n]``, NaN where it has none; computed by default.
+        numbers: of the victims, to write below them; by default their places.
 
     Raises:
         ValueError: there are neither one nor three channels, or the shapes do not fit.
@@ -98,7 +100,7 @@ def gallery(
 
     for number, (label, (name, images)) in enumerate(zip(labels, rows, strict=True)):
         if number == 0:
-            below = [f"no. {index}" for index in chosen]
+            below = [f"no. {index if numbers is None else numbers[index]}" for index in chosen]
         else:
             values = psnr(images.clamp(0, 1), victims) if decibels is None else decibels[name]
             below = _captions(images[chosen], values[chosen])

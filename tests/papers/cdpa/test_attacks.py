@@ -148,12 +148,12 @@ def test_accuracy_and_similarity(tables: Tables) -> None:
     model = utility["model"].iloc[-1]
     for name, attacked, trained in (("CDPA *", "cdpa-rog", "cdpa"), ("Soteria", "soteria", "soteria")):
         row = series(numbers, name).iloc[0]
-        similarity = interval(per_seed(frame, metric="assigned_ssim", defense=attacked, attack="rog"))[0]
+        similarity = interval(per_seed(frame, metric="assigned_ssim_global", defense=attacked, attack="rog"))[0]
         accuracy = interval(per_seed(utility, metric="accuracy", defense=trained, model=model))[0]
         assert (row["ssim"], row["accuracy"]) == pytest.approx((similarity, accuracy))
     assert "LDP" not in set(numbers["series"])  # its epsilon differs; the points of equal epsilon are there
     for epsilon in tables["utility_epsilon"]["setting.epsilon"].dropna().unique():
-        equal = {"metric": "assigned_ssim", "defense": "laplace-eps", "setting.epsilon": epsilon}
+        equal = {"metric": "assigned_ssim_global", "defense": "laplace-eps", "setting.epsilon": epsilon}
         expected = interval(per_seed(tables["rog_grids"], **equal))[0]
         row = series(numbers, f"LDP $\\epsilon$ = {epsilon:g}").iloc[0]
         assert row["ssim"] == pytest.approx(expected)
@@ -232,6 +232,7 @@ def test_both_attacks_side_by_side(tables: Tables) -> None:
             for row in own.to_dict("records"):
                 found = per_seed(frame, metric="assigned_ssim", defense=label, attack=row["attack"])
                 assert row["mean"] == pytest.approx(1 - math.fsum(found) / len(found))
+    assert [ax.get_xlabel() for ax in drawing.figure.axes[:6]] == [f"no. {place}" for place in (0, 1, 2, 0, 1, 2)]
     titles = [ax.get_xlabel() for ax in drawing.figure.axes[6:12]]
     rows = [kept.reconstructions("inversion", "none", attack)[0] for attack in ("dlg", "ig")]
     assert titles == [f"{value:.1f} dB" for row in rows for value in row.psnr[:3].tolist()]

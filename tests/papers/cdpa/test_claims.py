@@ -37,14 +37,18 @@ def swept(
     return found.assign(axis=None)
 
 
+ASSIGNED = {"psnr": "assigned_psnr", "ssim": "assigned_ssim_global", "lpips": "assigned_lpips"}
+"""Metrics of ROG's batches, of which SSIM has one window."""
+
+
 def attacked(
     defense: str, attack: str, cell: tuple[str, str], metrics: Mapping[str, float], *, void: bool = False
 ) -> pd.DataFrame:
     """Metrics of an attack; those of ROG's batches after assignment."""
-    order = "assigned_" if cell == ROG else ""
+    names = ASSIGNED if cell == ROG else {}
     return table(
         *(
-            rows(defense, order + name, cube([mean], units=3), attack=attack, cell=cell, void=void)
+            rows(defense, names.get(name, name), cube([mean], units=3), attack=attack, cell=cell, void=void)
             for name, mean in metrics.items()
         )
     )
@@ -53,7 +57,7 @@ def attacked(
 def over_p(attack: str, **metrics: Sequence[float]) -> pd.DataFrame:
     shared: dict[str, Any] = {"points": KEEPS, "sweep": "p", "attack": attack, "cell": ROG}
     return table(
-        *(rows("cdpa-rog-p", f"assigned_{name}", cube(means, units=3), **shared) for name, means in metrics.items())
+        *(rows("cdpa-rog-p", ASSIGNED[name], cube(means, units=3), **shared) for name, means in metrics.items())
     )
 
 
@@ -251,7 +255,7 @@ def over_grids(ssim: float) -> Tables:
         if label in GRIDS:
             frames[where].append(swept(label, GRIDS[label], (1.0, 2.0), RESNET, accuracy=(0.5, 0.8)))
             over = {"points": (1.0, 2.0), "sweep": GRIDS[label], "attack": "rog", "cell": ROG}
-            seen.append(rows(label, "assigned_ssim", cube([ssim, ssim], units=3), **over))  # type: ignore[arg-type]
+            seen.append(rows(label, ASSIGNED["ssim"], cube([ssim, ssim], units=3), **over))  # type: ignore[arg-type]
         else:
             frames[where].append(trained(label, RESNET, accuracy=0.8))
             seen.append(attacked(label, "rog", ROG, {"ssim": ssim}))
@@ -348,6 +352,21 @@ def test_attacks_that_missed_their_gate_decide_nothing(key: str) -> None:
 def test_a_weak_undefended_attack_voids_the_informed_ones() -> None:
     finding = judged("X1a", informed("rog", {"cleared": 24.0}, void=True))
     assert finding.verdict == "inconclusive" and "missed its gate" in finding.note
+
+
+@pytest.mark.parametrize(("soteria", "verdict"), [(1.5, "reproduced"), (1.05, "inconclusive"), (0.95, "inconclusive")])
+def test_a_time_that_was_measured_once(soteria: float, verdict: str) -> None:
+    """Seeds that agree to a digit say nothing of the error of the one measurement that they share."""
+    finding = judged("E13b", carbon(lambda defense, _: soteria if defense == "soteria" else 1.0))
+    assert (finding.verdict, finding.p) == (verdict, None) and "one measurement of time" in finding.note
+
+
+def test_a_weak_informed_attacker_is_left_out() -> None:
+    tables = informed("rog", {"cleared": 24.0, "dropped": 8.0})
+    adaptive = tables["rog_adaptive"]
+    adaptive.loc[adaptive["attack"] == "rog-dropped", "void"] = True
+    finding = judged("X1a", tables)
+    assert finding.verdict == "reproduced" and "without rog-dropped, too weak" in finding.note
 
 
 class TestWithoutLpips:
@@ -450,7 +469,7 @@ def test_what_leaks_nothing_hides_no_more_than_another(key: str, tables: Tables)
 def test_what_leaks_is_compared_with_the_guess() -> None:
     """15 dB count, and CDPA's 6 dB count as the 12 dB of the mean image, which is a better guess than grey."""
     tables = reconstructed(0.2, 0.5, lpips=False)
-    tables["rog"] = tables["rog"][tables["rog"]["metric"] != "assigned_ssim"]
+    tables["rog"] = tables["rog"][tables["rog"]["metric"] != ASSIGNED["ssim"]]
     finding = judged("E1", beside_guesses(tables, "rog", {"psnr": 12.0}))
     assert finding.verdict == "reproduced" and finding.effect == pytest.approx(3.0, abs=1e-3)
     assert "no reference attacker was measured" not in finding.note

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 EPSILON = SETTING + "epsilon"
-SSIM = ASSIGNED + "ssim"
+SSIM = ASSIGNED + "ssim_global"
+"""With one window for the whole image, as in the paper's code."""
 
 
 @figure(
@@ -92,11 +93,12 @@ OTHERWISE = ("cafl-1", "jopeq-2", "cdpa-rog")
 @figure(
     9,
     title="Accuracy and similarity",
-    caption="Accuracy of federated averaging against the SSIM of what ROG reconstructs; up and to the left is better. "
-    "The two may be of different data sets and models, as they are in the paper. LDP at every epsilon, with the same "
-    "noise on both axes. Names with a star: training and attack have other parameters (CAFL epsilon 2 and 1, JoPEQ "
-    "epsilon 4 and 2, as the paper's captions have it; CDPA encodes the model's change in training, and under attack "
-    f"the update in units of the gradient). Grey lines: SSIM of attackers that never see an update. {INTERVALS}",
+    caption="Accuracy of federated averaging against the SSIM of what ROG reconstructs, with one window for the whole "
+    "image, as in the paper's code; up and to the left is better. The two may be of different data sets and models, as "
+    "they are in the paper. LDP at every epsilon, with the same noise on both axes. Names with a star: training and "
+    "attack have other parameters (CAFL epsilon 2 and 1, JoPEQ epsilon 4 and 2, as the paper's captions have it; CDPA "
+    "encodes the model's change in training, and under attack the update in units of the gradient). Grey lines: SSIM "
+    f"of attackers that never see an update. {INTERVALS}",
     experiments=(
         attacked_by_rog(*IMAGE_REFERENCES),
         reads("rog_grids", defenses=LAPLACE, attacks=ROG),
@@ -200,23 +202,27 @@ def draw_attackers(
     places = {words: place for place, words in enumerate(attackers)}
     for defense, (mechanism, shift, bold) in looks.items():
         shown, tint = rows[rows["defense"] == defense], colour(mechanism)
-        void = bool(shown["void"].any())
-        ax.errorbar(
-            shown["mean"],
-            [places[words] + shift for words in shown["attacker"]],
-            xerr=whiskers(shown),
-            color=tint,
-            marker="o" if bold else "s",
-            markerfacecolor="none" if void else tint,
-            linestyle="",
-            alpha=1.0 if bold else 0.55,
-            label=named(defense, void, weak=under_attacked(shown)),
-        )
+        label: str | None = named(defense, bool(shown["void"].all()), weak=under_attacked(shown))
+        for void, points in shown.groupby("void"):
+            ax.errorbar(
+                points["mean"],
+                [places[words] + shift for words in points["attacker"]],
+                xerr=whiskers(points),
+                color=tint,
+                marker="o" if bold else "s",
+                markerfacecolor="none" if void else tint,
+                linestyle="",
+                alpha=1.0 if bold else 0.55,
+                label=label,
+            )
+            label = None
     for row in rows[rows["defense"] == "none seen"].to_dict("records"):
         style = next(line for name, line in REFERENCES.values() if name == row["attacker"])
         ax.axvline(row["mean"], color=REFERENCE_COLOUR, linestyle=style, linewidth=1, label=row["attacker"])
-    ax.set_yticks(range(len(places)), list(places))
+    void_of = rows.groupby("attacker")["void"].any()
+    ticks = [f"{words}\n({VOID})" if void_of.get(words, False) else words for words in places]
+    ax.set_yticks(range(len(places)), ticks)
     ax.set_ylim(len(places) - 0.5, -0.5)
-    ax.set_title(attack + (f" ({VOID})" if rows["void"].any() else ""), fontsize="medium")
+    ax.set_title(attack, fontsize="medium")
     columns = ("defense", "attacker", *STATISTICS, COLUMN)
     return [{"attack": attack, **{key: row[key] for key in columns}} for row in rows.to_dict("records")]

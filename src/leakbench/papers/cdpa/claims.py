@@ -23,7 +23,7 @@ from leakbench.papers.cdpa import PAPER
 from leakbench.papers.cdpa.common import MODEL_LABELS, MODELS, model_name
 from leakbench.report.claims import claim, each_cell, noting
 from leakbench.report.comparisons import all_within, at_each, certain, difference, level, relative, trend
-from leakbench.report.evidence import Evidence, NotRun, Series, jackknife_of, same_seeds
+from leakbench.report.evidence import Evidence, NotRun, Series
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import Reads, reads
 from leakbench.report.leakage import blind_guess
@@ -32,8 +32,9 @@ from leakbench.report.style import IMAGE_REFERENCES
 stated = partial(claim, PAPER)
 
 ACCURACY, GAP, SIZE, CARBON = "accuracy", "generalisation_gap", "mebi_elements", "carbon_formula_kg"
-PSNR, SSIM, LPIPS = ASSIGNED + "psnr", ASSIGNED + "ssim", ASSIGNED + "lpips"
-"""Metrics of ROG's batches, whose order a gradient does not tell. The other attacks are on single images."""
+PSNR, SSIM, LPIPS = ASSIGNED + "psnr", ASSIGNED + "ssim_global", ASSIGNED + "lpips"
+"""Metrics of ROG's batches, whose order a gradient does not tell. The other attacks are on single images. SSIM has one
+window for the whole image, as in the paper's code."""
 CDPA, SENT = "cdpa", "cdpa-rog"
 """Labels of CDPA in training, and under attack."""
 OTHERS = ("cafl", "sign-sgd", "jopeq", "grad-drop", "soteria", "sdq", "laplace")
@@ -62,7 +63,9 @@ FAILED = 0.4
 """Accuracy below which the paper calls signSGD and CAFL failed."""
 
 
-SHARED = "seeds that run side by side share one measurement of time, which the interval does not show"
+TIMED = 0.1
+"""By how much separate timings of the same work differ, relatively."""
+ONCE = f"one measurement of time for all seeds; within {TIMED:.0%} of a threshold it decides nothing"
 
 
 def trained(*defenses: str, models: Sequence[str] = ()) -> Reads:
@@ -104,7 +107,9 @@ def by_rog(*defenses: str, attacks: Sequence[str] = ("rog",)) -> Reads:
     return reads("rog", defenses=dict.fromkeys(("none", *defenses)), attacks=(*attacks, *IMAGE_REFERENCES))
 
 
-def harm(one: Evidence, experiment: str, attack: str, defense: str, order: str = "") -> tuple[str, bool, str]:
+def harm(
+    one: Evidence, experiment: str, attack: str, defense: str, lpips: str = "lpips", ssim: str = "ssim"
+) -> tuple[str, bool, str]:
     """The perceptual metric that was measured, whether more of it is a worse picture, and what to say about it.
 
     Args:
@@ -112,16 +117,17 @@ def harm(one: Evidence, experiment: str, attack: str, defense: str, order: str =
         experiment: with the attack.
         attack: its label.
         defense: the label of one that it was run on.
-        order: the prefix of assigned metrics where there are batches.
+        lpips: the metric to take.
+        ssim: what stands in for it.
     """
-    if one.series_if_any(experiment, f"{order}lpips", defense=defense, attack=attack) is not None:
-        return f"{order}lpips", True, ""
-    return f"{order}ssim", False, "LPIPS was not measured; SSIM stands in for it"
+    if one.series_if_any(experiment, lpips, defense=defense, attack=attack) is not None:
+        return lpips, True, ""
+    return ssim, False, "LPIPS was not measured; SSIM stands in for it"
 
 
 def worse(a: Series, b: Series, name: str, metric: str, grows: bool) -> Part:
     """By how much pictures of ``a`` are worse than those of ``b``."""
-    unit = {"psnr": "dB", "ssim": "SSIM", "lpips": "LPIPS"}[metric.removeprefix(ASSIGNED)]
+    unit = {"psnr": "dB", "ssim": "SSIM", "ssim_global": "SSIM", "lpips": "LPIPS"}[metric.removeprefix(ASSIGNED)]
     return difference(a, b, name, unit) if grows else difference(b, a, name, unit)
 
 
@@ -446,13 +452,36 @@ stated(
 )(partial(_saved, small=True, at_least=0.47, at_most=0.53))
 
 
+def carbon(one: Evidence, defense: str) -> tuple[float, bool]:
+    """Carbon by the paper's formula, which is a rescaled time, and whether that is a printed number.
+
+    A job's seeds run side by side and share one measurement of time: their mean, of which no seed knows the error.
+    """
+    series = one.series("utility", CARBON, defense=defense)
+    return float(np.nanmean(series.values)), series.exact
+
+
+def timed(ratio: float, name: str, meaning: str, at_least: float, at_most: float, *, exact: bool) -> Part:
+    """A ratio of times, each measured once, minus 1; near to a threshold it is undecided, unless times are exact."""
+    part = certain(ratio - 1, name, meaning, at_least, at_most)
+    thresholds = [1 + each for each in (at_least, at_most) if np.isfinite(each)]
+    near = any(1 / (1 + TIMED) <= ratio / each <= 1 + TIMED for each in thresholds if each > 0)
+    return dataclasses.replace(part, tested=(np.nan, np.nan)) if near and not exact else part
+
+
+def emission(
+    one: Evidence, above: str, below: str, name: str, at_least: float = -np.inf, at_most: float = np.inf
+) -> Iterator[Part | str]:
+    """Carbon of one defense over that of another, minus 1."""
+    (ours, exact), (theirs, _) = carbon(one, above), carbon(one, below)
+    yield timed(ours / theirs, name, f"carbon of {above} over that of {below}, minus 1", at_least, at_most, exact=exact)
+    yield "" if exact else ONCE
+
+
 def _emissions(cell: str, one: Evidence, others: Sequence[str], at_least: float) -> Iterator[Part | str]:
-    """Emission of others over CDPA's, by the paper's formula, which is a rescaled time."""
-    ours = one.series("utility", CARBON, defense=CDPA)
+    """Emission of others over CDPA's."""
     for other in others:
-        theirs = one.series("utility", CARBON, defense=other)
-        yield relative(theirs, ours, f"{other}, {cell}", at_least=at_least)
-    yield SHARED
+        yield from emission(one, other, CDPA, f"{other}, {cell}", at_least=at_least)
 
 
 stated(
@@ -473,18 +502,17 @@ stated(
 
 def _added(evidence: Evidence, pairs: Callable[[Sequence[str]], Iterable[tuple[str, str]]]) -> Finding:
     """The overhead on one model minus that on another, by the paper's formula, of some pairs of models."""
-    cells, parts = _by_size(evidence, "utility"), []
+    cells, parts, notes = _by_size(evidence, "utility"), list[Part](), set[str]()
     for first, second in pairs(list(cells)):
         (_, less), (_, more) = cells[first], cells[second]
-        series = same_seeds(
-            *(one.series("utility", CARBON, defense=defense) for one in (less, more) for defense in (CDPA, "none"))
+        (ours, exact), (plain, _), (later, _), (without, _) = (
+            carbon(one, defense) for one in (less, more) for defense in (CDPA, "none")
         )
-        jackknife = jackknife_of(*series)
-        ours, plain, later, without = (jackknife.mean(each.values[0]) for each in series)
-        meaning = "carbon of cdpa over that of none, smaller model minus larger"
-        estimate = jackknife.estimate(ours / plain - later / without)
-        parts.append(Part(f"{first} against {second}", estimate, meaning, at_least=0.0))
-    return noting(decide(evidence, parts), SHARED)
+        meaning = "carbon of cdpa over that of none, smaller model over larger, minus 1"
+        ratio = (ours / plain) / (later / without)
+        parts.append(timed(ratio, f"{first} against {second}", meaning, 0.0, np.inf, exact=exact))
+        notes.add("" if exact else ONCE)
+    return noting(decide(evidence, parts), *notes)
 
 
 stated(
@@ -547,12 +575,14 @@ def e16(cell: str, one: Evidence) -> Iterator[Part]:
 
 def _time(evidence: Evidence, small: bool) -> Finding:
     """Time of CDPA over that of SDQ, to which the formula's carbon is proportional, minus 1."""
-    parts = []
-    for model, (cell, one) in _by_size(evidence, "utility").items():
-        if (model == MODELS[0]) == small:
-            ours, theirs = (one.series("utility", CARBON, defense=defense) for defense in (CDPA, "sdq"))
-            parts.append(relative(ours, theirs, cell, at_most=0.1))
-    return noting(decide(evidence, parts), SHARED)
+    found = [
+        each
+        for model, (cell, one) in _by_size(evidence, "utility").items()
+        if (model == MODELS[0]) == small
+        for each in emission(one, CDPA, "sdq", cell, at_most=0.1)
+    ]
+    parts = [each for each in found if isinstance(each, Part)]
+    return noting(decide(evidence, parts), *dict.fromkeys(each for each in found if isinstance(each, str)))
 
 
 stated(

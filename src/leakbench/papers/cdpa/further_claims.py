@@ -60,11 +60,11 @@ def restored(
     metric: str = "psnr",
     unit: str = "dB",
     missed: float = RESTORED,
-) -> Iterator[Part]:
+) -> Iterator[Part | str]:
     """Compare the informed attackers of a defense with each of the same attackers on the undefended update.
 
     They search for as long there, so that none gains by its longer search. The attack that they wrap is one of those on
-    the undefended update.
+    the undefended update. Attackers who miss their gate are left out, unless all do.
 
     Args:
         cell: name of the data set and model.
@@ -81,26 +81,42 @@ def restored(
         NotRun: no informed attacker has numbers with and without the defense.
     """
     plain = one.series(experiments[0], metric, defense="none", attack=attack)
-    read = partial(one.series_if_any, experiments[1], metric)
-    both = {label: (read(defense=defense, attack=label), read(defense="none", attack=label)) for label in attackers}
-    known = {label: pair for label, pair in both.items() if pair[0] is not None and pair[1] is not None}
-    if not known:
+    labels = [label for label in attackers if _pair(one.aside(), experiments[1], metric, defense, label)]
+    if not labels:
         raise NotRun(f"no informed attacker has numbers of {defense} and of none in {experiments[1]}")
-    series = same_seeds(plain, *(each for pair in known.values() for each in pair if each is not None))
+    void = [label for label in labels if _is_void(one, experiments[1], metric, label)]
+    strong = [label for label in labels if label not in void] or labels
+    yield f"without {', '.join(void)}, too weak on the undefended update" if len(strong) < len(labels) else ""
+    known = {label: pair for label in strong if (pair := _pair(one, experiments[1], metric, defense, label))}
+    series = same_seeds(plain, *(each for pair in known.values() for each in pair))
     jackknife = jackknife_of(*series)
     undefended, *means = (jackknife.mean(each.values[0]) for each in series)
-    defended, free = means[::2], means[1::2]
+    ours, theirs = means[::2], means[1::2]
     gaps = ", ".join(
-        f"{label} {ours[0] - theirs[0]:+.1f}" for label, ours, theirs in zip(known, defended, free, strict=True)
+        f"{label} {here[0] - there[0]:+.1f}" for label, here, there in zip(known, ours, theirs, strict=True)
     )
-    for rival, reached in zip((attack, *known), (undefended, *free), strict=True):
+    for rival, reached in zip((attack, *known), (undefended, *theirs), strict=True):
         against = f"minus that of {rival} undefended ({unit})"
-        ours = [
+        parts = [
             Part("", jackknife.estimate(best - reached), f"{metric} of {label} {against}", at_least=-missed)
-            for label, best in zip(known, defended, strict=True)
+            for label, best in zip(known, ours, strict=True)
         ]
         note = f"{unit}: {gaps}" if rival == attack else ""
-        yield replace(either(ours, f"{cell}, {rival}"), note=note)
+        yield replace(either(parts, f"{cell}, {rival}"), note=note)
+
+
+def _pair(one: Evidence, experiment: str, metric: str, defense: str, attack: str) -> tuple[Series, Series] | None:
+    """What an attacker reaches with a defense and without; None where either was not measured."""
+    read = partial(one.series_if_any, experiment, metric, attack=attack)
+    defended, free = read(defense=defense), read(defense="none")
+    return None if defended is None or free is None else (defended, free)
+
+
+def _is_void(one: Evidence, experiment: str, metric: str, attack: str) -> bool:
+    """Whether an attack missed its gate."""
+    aside = one.aside()
+    aside.series_if_any(experiment, metric, defense="none", attack=attack)
+    return bool(aside.void)
 
 
 UNDER_ROG, UNDER_IG = ("rog", "rog_adaptive"), ("inversion", "inversion_adaptive")

@@ -118,7 +118,14 @@ def fig08(tables: Tables, stored: RecordTensors) -> Drawing:
         for attack, name in ((DLG, "left: DLG"), (IG, "right: Inverting Gradients"))
     ]
     drawn = gallery(
-        victims, reconstructions, None, title=", ".join(words), victims_label="truth", size=0.9, decibels=decibels
+        victims,
+        reconstructions,
+        None,
+        title=", ".join(words),
+        victims_label="truth",
+        size=0.9,
+        decibels=decibels,
+        numbers=[*range(len(victims) // 2)] * 2,
     )
     return Drawing(drawn, pd.DataFrame(numbers))
 

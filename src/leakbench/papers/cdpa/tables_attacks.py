@@ -145,7 +145,7 @@ BY_INFORMED = tuple(
 INFORMED = (
     "The paper argues that nobody can undo the flipped bits and runs no such attacker. 'Masked bits cleared' sets them "
     "to zero in every received integer, 'linear layers dropped' ignores these layers, 'robust matching' finds "
-    "out which coordinates stay far off (it needs to know no parameter of CDPA), 'several messages' takes the median "
+    "out which coordinates stay far off (it needs to know what a flip weighs), 'several messages' takes the median "
     "of messages of the same client about the same images, 'maximum likelihood' sums over the bits that may have been "
     "flipped, and in Inverting Gradients chooses the weight of its prior on clients that the attacker makes up. All of "
     "them are run on the undefended update, too, since they search for longer. Words hold the update in units of the "
