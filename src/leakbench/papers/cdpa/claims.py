@@ -575,14 +575,14 @@ def e16(cell: str, one: Evidence) -> Iterator[Part]:
 
 def _time(evidence: Evidence, small: bool) -> Finding:
     """Time of CDPA over that of SDQ, to which the formula's carbon is proportional, minus 1."""
-    found = [
+    yielded = [
         each
         for model, (cell, one) in _by_size(evidence, "utility").items()
         if (model == MODELS[0]) == small
         for each in emission(one, CDPA, "sdq", cell, at_most=0.1)
     ]
-    parts = [each for each in found if isinstance(each, Part)]
-    return noting(decide(evidence, parts), *dict.fromkeys(each for each in found if isinstance(each, str)))
+    parts = [each for each in yielded if isinstance(each, Part)]
+    return noting(decide(evidence, parts), *dict.fromkeys(each for each in yielded if isinstance(each, str)))
 
 
 stated(

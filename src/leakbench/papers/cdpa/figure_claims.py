@@ -63,7 +63,7 @@ TRAINED_IN = {"laplace-eps": "utility_epsilon", "sign-sgd": "utility", "jopeq": 
 CORNERS = ("accuracy", "carbon", "size", "privacy")
 """Corners of Fig. 10."""
 SEEDLESS = ("carbon", "size")
-"""Those that no seed changes."""
+"""Corners that no seed changes."""
 TIMED_ONCE = "time was measured once for all seeds, which intervals do not show"
 NEAR = 0.025
 """Accuracy that a usable setting may miss of CDPA's, as a part: what CDPA itself may lose in E16."""

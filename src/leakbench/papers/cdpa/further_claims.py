@@ -106,7 +106,7 @@ def restored(
 
 
 def _pair(one: Evidence, experiment: str, metric: str, defense: str, attack: str) -> tuple[Series, Series] | None:
-    """What an attacker reaches with a defense and without; None where either was not measured."""
+    """Numbers of an attacker with a defense and without; None where either was not measured."""
     read = partial(one.series_if_any, experiment, metric, attack=attack)
     defended, free = read(defense=defense), read(defense="none")
     return None if defended is None or free is None else (defended, free)
