@@ -53,6 +53,14 @@ class BlindGuess:
         better = np.maximum if self.higher else np.minimum
         return replace(measured, values=better(measured.values, guess.values))
 
+    def leaks(self, measured: Series) -> bool:
+        """Whether an attack on one setting does better than the guess, on average; True where there is no guess."""
+        if self.series is None:
+            return True
+        capped, guess = same_seeds(self.cap(measured), self.series)
+        better, blind = (float(np.nanmean(each.values)) for each in (capped, guess))
+        return abs(better - blind) > SAME * abs(blind)
+
     def merge(self, means: Array, losses: Array, guess: Array) -> Array:
         """Mean errors in which the settings that leak nothing are one: that of the lowest loss. The others are NaN.
 

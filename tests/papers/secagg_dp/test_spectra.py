@@ -168,7 +168,7 @@ def put(value: float) -> Callable[[pd.Series], pd.Series]:
         ("E25b", "spectra", "excess_at_epsilon_repaired", put(-0.1)),
         ("E26", "toy", "epsilon_pooled", put(0.5)),
         ("E27", "toy", "pooled_floor", put(0.3)),
-        ("E28", "toy", "rho", lambda values: -values),
+        ("E28", "toy", "rho", lambda values: 1e3 - values),
     ],
 )
 def test_other_numbers_contradict(
@@ -180,6 +180,13 @@ def test_other_numbers_contradict(
     if key == "E27":  # not at the threshold: larger in the last round
         frame.loc[chosen & (frame["setting.round"] == 20), "value"] += 0.1
     assert judge(key, judged).verdict == "contradicted"
+
+
+def test_where_the_theorem_gives_no_epsilon_it_is_not_judged(judged: Tables) -> None:
+    frame = judged["toy"]
+    frame.loc[frame["metric"] == "rho", "value"] = 0.5
+    found = judge("E28", judged)
+    assert found.verdict == "not run" and "rho exceeds 1 in no measured round" in found.note
 
 
 def test_no_epsilon_at_all_is_none_that_few_users_reach(judged: Tables) -> None:

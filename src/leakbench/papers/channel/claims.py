@@ -81,7 +81,7 @@ def _trends(
     for experiment in experiments:
         for cell, one in evidence.cells(experiment).items():
             series = one.series(experiment, metric, defense=defense or experiment, attack=attack, sweep=sweep)
-            yield trend(series, f"{defense or experiment}, {cell}", sweep, rises=rises)
+            yield trend(series, f"{metric}, {defense or experiment}, {cell}", sweep, rises=rises)
 
 
 def strongest_membership_attack(evidence: Evidence) -> str:

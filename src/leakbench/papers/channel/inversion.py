@@ -338,7 +338,8 @@ HEATMAPS: Mapping[int | str, Heatmap] = {
         "Fig. 14 and 30 for an attacker who knows the covariance of the noise and denoises the reconstruction (the "
         "mean of normal images given a noisy one, with moments of auxiliary images); its search has neither box nor "
         "total variation. In brackets: the floor, the least mean squared error that a linear estimate leaves given the "
-        "exact noisy images (Wiener 1949), on average over the training images.",
+        "exact noisy images (Wiener 1949), on average over the training images. Below: no defense by the attacker of "
+        "Fig. 14 and 30, whose search has both.",
         experiment="inversion_adaptive",
         attack=ADAPTIVE,
         least="mmse",

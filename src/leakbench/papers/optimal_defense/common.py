@@ -31,12 +31,15 @@ UNDEFENDED = reads("undefended", defenses="none", attacks=(ATTACK, *IMAGE_REFERE
 CIFAR_REFERENCES = reads("cifar_references", defenses="none", attacks=IMAGE_REFERENCES)
 
 INTERVALS = "Intervals: 95 % t-intervals over seeds of the initialisation; of two seeds, their range."
-BLIND = (
+_GUESSES = (
     "Reference attackers that never see the gradient: the mean of auxiliary images, constant grey, and random noise; "
-    "what errs more than the best of them leaks nothing, and counts as no more in the claims. Images are in the order "
-    "that the attack leaves, as released; the claims assign them first."
+    "what errs more than the best of them leaks nothing"
 )
-REFERENCES = f"{BLIND} Attack: Inverting Gradients with the true labels, not adapted to the defense."
+_ORDER = "Images are in the order that the attack leaves, as released; the claims assign them first."
+_ATTACKED = "Attack: Inverting Gradients with the true labels, not adapted to the defense."
+BLIND = f"{_GUESSES}, and counts as no more in the claims. {_ORDER}"
+REFERENCES = f"{BLIND} {_ATTACKED}"
+UNCAPPED = f"{_GUESSES}, though errors count as they are in the claims of this figure. {_ORDER} {_ATTACKED}"
 TRADED = (
     "Reconstruction error at initialisation against the loss on the attacked images after five {optimiser} steps; "
     "a better defense lies lower and further right."

@@ -12,6 +12,7 @@ from leakbench.papers.optimal_defense.common import (
     REFERENCES,
     SCALE,
     TRADED,
+    UNCAPPED,
     UNDEFENDED,
     error_against_loss,
     figure,
@@ -42,7 +43,7 @@ ON_NOISE = (UNDEFENDED, reads("noise", defenses=NOISE, attacks=ATTACK))
     2,
     title="Reconstruction error against the pruning ratio",
     caption="Error of the reconstruction against the part of the gradient that is pruned, at initialisation. "
-    f"{INTERVALS} {REFERENCES}",
+    f"{INTERVALS} {UNCAPPED}",
     experiments=ON_PRUNING,
 )
 def fig02(tables: Tables) -> Drawing:
@@ -77,7 +78,7 @@ def fig04(tables: Tables) -> Drawing:
     5,
     title="Reconstruction error against the noise scale",
     caption="Error of the reconstruction against the noise scale (root mean square of the standard deviations), at "
-    f"initialisation, gradients clipped elementwise at 1. {INTERVALS} {REFERENCES}",
+    f"initialisation, gradients clipped elementwise at 1. {INTERVALS} {UNCAPPED}",
     experiments=ON_NOISE,
 )
 def fig05(tables: Tables) -> Drawing:
