@@ -83,6 +83,11 @@ class Part:
         return self.at_least <= self.estimate.value <= self.at_most
 
     @property
+    def room(self) -> float:
+        """Distance of the sample's effect from the nearer threshold, in its unit; negative beyond it."""
+        return min(self.estimate.value - self.at_least, self.at_most - self.estimate.value)
+
+    @property
     def p_holds(self) -> float:
         """One-sided p-value of the effect lying between the thresholds: two one-sided tests where there are both."""
         if self.tested:
@@ -205,11 +210,11 @@ def _two_sided(holds: float, fails: float) -> float:
 
 
 def _deciding(parts: Sequence[Part], verdict: Verdict) -> Part:
-    """The part whose effect is shown."""
+    """The part whose effect is shown; of several that are equally sure the one with the least room."""
     if verdict == "contradicted":
-        return min((part for part in parts if part.p_fails >= 0), key=lambda part: part.p_fails)
+        return min((part for part in parts if part.p_fails >= 0), key=lambda part: (part.p_fails, part.room))
     unknown = [part for part in parts if math.isnan(part.p_holds)]
-    return unknown[0] if unknown else max(parts, key=lambda part: part.p_holds)
+    return unknown[0] if unknown else max(parts, key=lambda part: (part.p_holds, -part.room))
 
 
 def _lean(parts: Sequence[Part]) -> tuple[Literal["reproduced", "contradicted", ""], int | None]:

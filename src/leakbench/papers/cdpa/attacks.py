@@ -220,7 +220,7 @@ def draw_attackers(
         style = next(line for name, line in REFERENCES.values() if name == row["attacker"])
         ax.axvline(row["mean"], color=REFERENCE_COLOUR, linestyle=style, linewidth=1, label=row["attacker"])
     void_of = rows.groupby("attacker")["void"].any()
-    ticks = [f"{words}\n({VOID})" if void_of.get(words, False) else words for words in places]
+    ticks = [f"{words} (void)" if void_of.get(words, False) else words for words in places]
     ax.set_yticks(range(len(places)), ticks)
     ax.set_ylim(len(places) - 0.5, -0.5)
     ax.set_title(attack, fontsize="medium")
