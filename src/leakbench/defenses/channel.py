@@ -26,6 +26,7 @@ from leakbench.federated.client_data import ClientData
 from leakbench.federated.message import Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
+from leakbench.numerics.eigenpairs import finite_or_identity
 from leakbench.randomness import Streams
 from leakbench.theory.capacity import capacity, natural_variance, white_factor
 from leakbench.theory.personalized import Blocks, PersonalizedForm, blocks, bound_variance, weighted_spectrum
@@ -460,9 +461,7 @@ def gradient_eigenvalues(gradients: torch.Tensor) -> torch.Tensor:
     if batch < 2:
         raise Infeasible("the covariance of gradients needs at least 2 images per client and step")
     centred = (gradients - gradients.mean(dim=1, keepdim=True)).double()
-    products = centred @ centred.mT / (batch - 1)
-    finite = products.isfinite().flatten(1).all(dim=1)[:, None, None]
-    products = torch.where(finite, products, torch.eye(batch).to(products))
+    products = finite_or_identity(centred @ centred.mT / (batch - 1))
     values = torch.linalg.eigvalsh(products).clamp(min=0).flip(-1)
     noise = batch * torch.finfo(gradients.dtype).eps * values[:, :1]
     return torch.where(values > noise, values, 0.0)

@@ -27,6 +27,7 @@ from leakbench.federated.matrices import Matrices, Matrix
 from leakbench.federated.message import FLOAT_BITS, CodedMessage, Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
+from leakbench.numerics.eigenpairs import finite_or_identity
 from leakbench.numerics.slopes import with_slope
 from leakbench.randomness import Streams
 
@@ -52,15 +53,8 @@ def spectrum(wide: torch.Tensor) -> Spectrum:
     In float64, so that squaring loses nothing of float32's digits.
     """
     exact = wide.detach().double()
-    squares, vectors = _eigh(exact @ exact.mT)
+    squares, vectors = torch.linalg.eigh(finite_or_identity(exact @ exact.mT))
     return Spectrum(squares.flip(-1).clamp(min=0), vectors.flip(-1))
-
-
-def _eigh(products: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Eigenvalues and vectors of matrices ``[n, k, k]``; the identity's where one is not finite, lest others fail."""
-    finite = products.isfinite().flatten(1).all(dim=1)[:, None, None]
-    values, vectors = torch.linalg.eigh(torch.where(finite, products, torch.eye(products.shape[1]).to(products)))
-    return values, vectors
 
 
 @DEFENSES.register("truncated_svd", version=1)
@@ -217,7 +211,7 @@ class PowerSGD(Defense):
 
 def _orthonormal(columns: torch.Tensor) -> torch.Tensor:
     """An orthonormal basis of the span of columns, float64 ``[n, rows, r]``, and columns of zeros."""
-    squares, vectors = _eigh(columns.mT @ columns)
+    squares, vectors = torch.linalg.eigh(finite_or_identity(columns.mT @ columns))
     sent = squares > NEGLIGIBLE * squares[:, -1:]
     size = torch.where(sent, squares, torch.inf).sqrt()
     basis: torch.Tensor = (columns @ vectors) / size[:, None, :]

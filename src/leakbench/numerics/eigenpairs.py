@@ -1,4 +1,4 @@
-"""The eigenpairs of a symmetric matrix above a floor, where few are wanted."""
+"""Eigenpairs of symmetric matrices: those above a floor, where few are wanted, and of many, some not finite."""
 
 from __future__ import annotations
 
@@ -28,6 +28,16 @@ def pairs_above(matrix: torch.Tensor, floor: float) -> tuple[torch.Tensor, torch
     pairs = eigh(matrix.numpy(), subset_by_value=(floor, float("inf")), driver="evr", check_finite=False)
     values, vectors = (torch.from_numpy(part) for part in pairs)
     return values, vectors
+
+
+def finite_or_identity(matrices: torch.Tensor) -> torch.Tensor:
+    """Matrices ``[n, k, k]``, the identity in the place of those that are not finite, lest decomposing fail for all.
+
+    >>> finite_or_identity(torch.tensor([[[2.0]], [[float("nan")]]])).flatten().tolist()
+    [2.0, 1.0]
+    """
+    finite = matrices.isfinite().flatten(1).all(dim=1)[:, None, None]
+    return torch.where(finite, matrices, torch.eye(matrices.shape[1]).to(matrices))
 
 
 def multiply_adds(size: int) -> float:
