@@ -150,7 +150,8 @@ def decide(evidence: Evidence, parts: Sequence[Part], *, gated: bool = True) -> 
     Reproduced if all parts are, each at the full level, since all have to hold; contradicted if one is, at Bonferroni's
     level; else inconclusive. So a claim at its threshold is decided in 5 % of the cases or fewer. An attack that missed
     its gate makes every verdict inconclusive. The effect is that of the part that decides: the one with the smallest
-    p-value of failing if the claim is contradicted, else the one with the largest p-value of holding.
+    p-value of failing if the claim is contradicted, else the one with the largest p-value of holding; of several the
+    one that is nearest to its threshold.
 
     Args:
         evidence: source of the parts' numbers, with its void attacks.

@@ -424,8 +424,8 @@ LARGE = [1, 1.2, 1.4, 1.6]
         (
             "E13c",
             large_noise(LARGE, [1, 1, 0.8, 1], guess=0.7),
-            "not run",
-            "neither noise leaks more than the best guess",
+            "inconclusive",
+            "neither noise leaks",
         ),
         ("E13c", large_noise(LARGE, [1, 1, 0.8, 1], guess=0.9), "reproduced", "12 seeds"),
         ("E13d", large_noise(LARGE, [0, 0, 2, 2], guess=1.1), "reproduced", "12 seeds"),
