@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -470,7 +471,7 @@ def timed(ratio: float, name: str, meaning: str, at_least: float, at_most: float
 
 
 def emission(
-    one: Evidence, above: str, below: str, name: str, at_least: float = -np.inf, at_most: float = np.inf
+    one: Evidence, above: str, below: str, name: str, at_least: float = -math.inf, at_most: float = math.inf
 ) -> Iterator[Part | str]:
     """Carbon of one defense over that of another, minus 1."""
     (ours, exact), (theirs, _) = carbon(one, above), carbon(one, below)
@@ -510,7 +511,7 @@ def _added(evidence: Evidence, pairs: Callable[[Sequence[str]], Iterable[tuple[s
         )
         meaning = "carbon of cdpa over that of none, smaller model over larger, minus 1"
         ratio = (ours / plain) / (later / without)
-        parts.append(timed(ratio, f"{first} against {second}", meaning, 0.0, np.inf, exact=exact))
+        parts.append(timed(ratio, f"{first} against {second}", meaning, 0.0, math.inf, exact=exact))
         notes.add("" if exact else ONCE)
     return noting(decide(evidence, parts), *notes)
 
