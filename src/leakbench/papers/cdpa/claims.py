@@ -64,7 +64,7 @@ FAILED = 0.4
 """Accuracy below which the paper calls signSGD and CAFL failed."""
 
 
-TIMED = 0.1
+TIMED = 0.08
 """By how much separate timings of the same work differ, relatively."""
 ONCE = f"one measurement of time for all seeds; within {TIMED:.0%} of a threshold it decides nothing"
 
