@@ -14,7 +14,7 @@ from tests.theory.vectors import close, normal, row
 
 from leakbench.errors import ConfigError
 from leakbench.theory.distortion import (
-    alike,
+    binned,
     compression_tv,
     equal_noise_tv,
     exact_sharing_tv,
@@ -99,11 +99,11 @@ def test_noise_settings_side_by_side() -> None:
 def test_noise_on_a_grid_of_deviations() -> None:
     """Clients with coordinates in common are counted, and others moved by less than the grid is wide."""
     sigma = torch.stack([normal(2, 300).exp(), normal(3, 300).exp()])
-    grid, counts = alike(sigma)
+    grid, counts = binned(sigma)
     assert counts.shape == (2, len(grid)) and counts.sum(dim=1).tolist() == [300.0, 300.0]
     assert close(noise_tv(0.01, grid, counts), *noise_tv(0.01, sigma).tolist(), rel=1e-3)
     assert noise_tv(row(0.1, 0.2, 0.3).unsqueeze(-1), grid, counts).shape == (3, 2)
-    grid, counts = alike(torch.tensor([[0.1, 0.1, 0.2], [0.2, 0.2, 0.2]]))
+    grid, counts = binned(torch.tensor([[0.1, 0.1, 0.2], [0.2, 0.2, 0.2]]))
     assert counts.tolist() == [[2, 1], [0, 3]] and close(grid, 0.1, 0.2, rel=5e-4)
 
 

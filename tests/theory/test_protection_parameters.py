@@ -13,7 +13,7 @@ from tests.theory.vectors import close, normal, row
 
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.theory.distortion import (
-    alike,
+    binned,
     compression_tv,
     equal_noise_tv,
     exact_sharing_tv,
@@ -219,7 +219,7 @@ def test_exact_noise_variance_side_by_side() -> None:
 def test_exact_noise_variance_of_clients(tau: float, size: int) -> None:
     """The mean of clients whose spreads lie orders of magnitude apart."""
     sigma = normal(size, 3, size).exp() * row(1e-2, 1.0, 10.0).unsqueeze(-1)
-    found = float(exact_noise_variance(tau, *alike(sigma)))
+    found = float(exact_noise_variance(tau, *binned(sigma)))
     assert float(torch.stack([noise_tv(found, client) for client in sigma]).mean()) == pytest.approx(tau, rel=2e-3)
 
 

@@ -19,7 +19,7 @@ from leakbench.federated.message import Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
-from leakbench.theory.distortion import alike, noise_steepness
+from leakbench.theory.distortion import binned, noise_steepness
 from leakbench.theory.leakage_surrogate import amplification
 from leakbench.theory.protection_parameters import (
     Mechanism,
@@ -173,7 +173,7 @@ class Tuned(Defense):
 
     def _exact(self, tau: float, sigma: torch.Tensor, delta: torch.Tensor) -> float:
         if self.mechanism == "randomization":
-            return float(exact_noise_variance(tau, *alike(sigma)))
+            return float(exact_noise_variance(tau, *binned(sigma)))
         return common_exact_mask(tau, delta, sigma.shape[1])
 
     def _common(self, tau: float, parameter: float, delta: torch.Tensor, steepness: torch.Tensor, size: float) -> float:

@@ -110,7 +110,7 @@ def equal_noise_tv(ratio: torch.Tensor | float, size: torch.Tensor | float) -> t
     return torch.as_tensor(variation, dtype=torch.float64)
 
 
-def alike(sigma: torch.Tensor, width: float = 1e-3) -> tuple[torch.Tensor, torch.Tensor]:
+def binned(sigma: torch.Tensor, width: float = 1e-3) -> tuple[torch.Tensor, torch.Tensor]:
     """Standard deviations on a grid of logarithms, ``[m]``, and how many coordinates are nearest to each, ``[K, m]``.
 
     What :func:`noise_tv` takes of many clients at the cost of one: a deviation is moved by half the width at most.

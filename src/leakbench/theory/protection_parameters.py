@@ -150,7 +150,7 @@ def exact_noise_variance(
     Args:
         tau: required total variation, of the mean over clients.
         sigma: standard deviations of the coordinates, ``[m]``.
-        counts: how many coordinates of each client have them, ``[K, m]``, see :func:`~.distortion.alike`; by default
+        counts: how many coordinates of each client have them, ``[K, m]``, see :func:`~.distortion.binned`; by default
             there is one client, who has each once.
 
     Raises:
@@ -174,7 +174,7 @@ def exact_noise_variance(
         there = variation(torch.as_tensor(log_variance).exp())
         return np.log(there.clamp(min=1e-300).numpy()) - target
 
-    start = (wanted / steepness).log().numpy()  # the total variation is between 0.1 and 1.5 of variance times A
+    start = (wanted / steepness).log().numpy()  # rough where clients share deviations; the bracket grows
     target = (wanted.log().numpy(),)
     bracket = bracket_root(excess, start, start + 2, args=target)
     result = find_root(

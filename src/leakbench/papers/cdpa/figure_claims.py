@@ -174,7 +174,7 @@ def e27(evidence: Evidence) -> Finding:
         name = f"{CORNERS[place]} against {label}, {model}; {attacked}"
         meaning = f"scaled {CORNERS[place]} of cdpa minus the least scaled score of {label}"
         better = scaled[-1, place] - worst[other]
-        if CORNERS[place] in SEEDLESS and np.ptp(better) < 1e-12:  # the other's worst corner is such a one, too
+        if CORNERS[place] in SEEDLESS and np.ptp(better) < 1e-12:  # no seed changes the difference
             parts.append(certain(float(better[0]), name, meaning, at_least=0.0))
         else:
             parts.append(Part(name, jackknife.estimate(better), meaning, at_least=0.0))

@@ -107,9 +107,9 @@ def _table_v() -> Iterator[Printed]:
 def _words_of_table_vi() -> Iterator[Printed]:
     """ROUGE-1 of the words that LAMP finds from CDPA, computed from the printed sentence.
 
-    It is one sentence of the hundred whose mean claims speak of. Under LAMP it is nothing but padding, as Table V says
-    of all: 19.8 is the least of its scores, and that of the special tokens. Under DLG and TAG Table V has 4 points or
-    more above that, so that sentences without a word of the victim are not all there is.
+    It is one sentence of the hundred whose mean claims speak of. Under LAMP it is nothing but padding, and the mean of
+    Table V, 19.8, is about what special tokens alone score. Under DLG and TAG it is 4 points or so above that, so that
+    one sentence without a word of the victim says nothing of the others.
     """
     scored: pd.DataFrame = scores(printed("table06"))
     for row in scored[(scored["defense"] == "CDPA") & (scored["attack"] == "LAMP")].to_dict("records"):
