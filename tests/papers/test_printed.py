@@ -18,12 +18,12 @@ REPRODUCED, CONTRADICTED = "reproduced", "contradicted"
 
 BY_PAPER: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     # Nothing is printed of E3 and E4 (four numbers of Fig. 8 alone), E16 (LDP below an epsilon of 2), E21 (Fig. 11),
-    # E24, E25 and E28 (Fig. 5, 8 and 12 to 17), and of attackers who know CDPA.
+    # E24, E25 and E28 (Fig. 5, 8 and 12 to 17), of attackers who know CDPA, and of E20 but for LAMP (Table VI).
     "cdpa": {
         REPRODUCED: (
             *("E1", "E2", "E5", "E6a", "E6b", "E6c", "E7a", "E7b", "E8a", "E8b", "E9", "E10", "E11a", "E11b"),
             *("E12a", "E12b", "E13b", "E14b", "E15b", "E17a", "E18a", "E18b", "E18c", "E19a", "E19b", "E19c"),
-            *("E20a", "E20b", "E20c", "E22a", "E22b", "E23a", "E23b", "E26", "E27", "E29"),
+            *("E20c", "E22a", "E22b", "E23a", "E23b", "E26", "E27", "E29"),
         ),
         CONTRADICTED: ("E13a", "E14a", "E15a", "E17b", "X2"),
     },
