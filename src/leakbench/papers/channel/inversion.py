@@ -40,8 +40,8 @@ UNTRAINED = " on an untrained model"
 INVERTED = (
     "Inverting Gradients of single images{model}, with the true labels; mean over images and over seeds of the "
     "initialisation. Channels add noise to the images once; reconstructions are compared with the clean images. "
-    "Below each panel what the same attack makes of undefended gradients, and attackers that never see a gradient; and "
-    "defenses that have no capacity, if there are any."
+    "Below each panel what the paper's attack makes of undefended gradients, and attackers that never see a gradient; "
+    "and defenses that have no capacity, if there are any."
 )
 
 
@@ -336,10 +336,9 @@ HEATMAPS: Mapping[int | str, Heatmap] = {
     "S1": Heatmap(
         "error for an attacker who knows the channel",
         "Fig. 14 and 30 for an attacker who knows the covariance of the noise and denoises the reconstruction (the "
-        "mean of normal images given a noisy one, with moments of auxiliary images); its search has neither box nor "
-        "total variation. In brackets: the floor, the least mean squared error that a linear estimate leaves given the "
-        "exact noisy images (Wiener 1949), on average over the training images. Below: no defense by the attacker of "
-        "Fig. 14 and 30, whose search has both.",
+        "mean of normal images given a noisy one, with moments of auxiliary images); its search has neither the box nor "
+        "the total variation of the paper's attack. In brackets: the floor, the least mean squared error that a linear "
+        "estimate leaves given the exact noisy images (Wiener 1949), on average over the training images.",
         experiment="inversion_adaptive",
         attack=ADAPTIVE,
         least="mmse",
