@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tests.defenses.test_knowledge import declared_by
 
 from leakbench.attacks.adaptive import (
     Adaptive,
@@ -331,7 +332,7 @@ class TestStacking:
 class TestAdaptive:
     @pytest.mark.parametrize("name", [name for name in DEFENSES if DEFENSES.get(name).adaptive])
     def test_is_the_stack_that_the_defense_declares(self, name: str, observations: Observations) -> None:
-        declared = DEFENSES.get(name).adaptive
+        declared = declared_by(name)
         # The attacker of mixtures asks for labels that are searched for, too.
         inside = ATTACKS.get("dlg").model_validate({"iterations": 1}) if name == "mixup" else ECHO
         attack = Adaptive(attack=inside).against(declared)

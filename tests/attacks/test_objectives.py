@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,11 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from leakbench.attacks.objectives import L1, L1L2, L2, Cosine, CosinePerTensor, Objective
+from leakbench.attacks.objectives import EXACT, L1, L1L2, L2, LEAST_COSINE, Cosine, CosinePerTensor, Objective, Profile
 from leakbench.randomness import generator
 
-ALL: list[Objective] = [L2(), Cosine(), CosinePerTensor(), L1L2(l1_weight=0.5), L1(), CosinePerTensor(floor=1e-6)]
-IDS = [*(objective.kind for objective in ALL[:-1]), "floor"]
+ALL: list[Objective] = [
+    L2(),
+    Cosine(),
+    CosinePerTensor(),
+    L1L2(l1_weight=0.5),
+    L1(),
+    CosinePerTensor(floor=1e-6),
+    Profile(),
+]
+IDS = [*(objective.kind for objective in ALL[:-2]), "floor", "profile"]
 SIZES = [2, 1]
 G, T = torch.tensor([3.0, 0.0, 4.0]), torch.tensor([0.0, 2.0, 2.0])
 W = torch.tensor([4.0, 1.0, 0.25])
@@ -29,14 +38,50 @@ W = torch.tensor([4.0, 1.0, 0.25])
         (L1L2(l1_weight=0.5), 17 + 0.5 * 7, 41 + 0.5 * (6 + 2 + 1)),
         (L1(), 3 + 2 + 2, 6 + 2 + 1),
         (CosinePerTensor(floor=1e-6), (1 + 0) / 2, (1 + 0) / 2),
+        (Profile(), 1.5 * math.log(1e-6 + 0.68), 1.5 * math.log(1e-6 + 0.98)),
         (L1L2(), 17 + 0.01 * 7, 41 + 0.01 * 9),
     ],
     ids=[*IDS, "tag"],
 )
 def test_by_hand(objective: Objective, plain: float, weighted: float) -> None:
     assert float(objective(G, T, None, SIZES)) == pytest.approx(plain)
-    assert float(objective(G, T, W, SIZES)) == pytest.approx(weighted)
+    assert float(objective(G, T, W, SIZES)) == pytest.approx(weighted, rel=1e-5)
     assert float(objective(G, T, torch.ones(3), SIZES)) == pytest.approx(plain)
+
+
+def test_the_profile_is_the_likelihood_at_the_best_scale_and_variance() -> None:
+    """Against a search over both, up to the constant that no gradient changes."""
+    draw = generator("profile")
+    target, candidates = torch.randn(40, generator=draw).double(), torch.randn(2, 40, generator=draw).double()
+    weights = torch.ones(40).double()
+    weights[::4] = 0
+    for chosen in (None, weights):
+        where = torch.ones(40, dtype=torch.bool) if chosen is None else chosen > 0
+        found, best = [], []
+        for noise in (0.3, 1.5):
+            gradient = 5 * (target + noise * candidates[0])
+            scale = float((gradient[where] @ target[where]) / gradient[where].square().sum())
+            grid = torch.linspace(0.01, 5, 20_000).double()
+            square = (target[where] - scale * gradient[where]).square().sum() / target[where].square().sum()
+            surprise = where.sum() / 2 * grid.log() + square / (2 * grid) * where.sum()
+            best.append(float(surprise.min()))
+            found.append(float(Profile()(gradient, target, chosen)))
+        assert found[1] - found[0] == pytest.approx(best[1] - best[0], abs=1e-3)
+
+
+def test_the_profile_goes_on_where_a_candidate_points_away() -> None:
+    """One that points away has a finite slope towards the target, and the value has no jump."""
+    target = torch.tensor([1.0, 0.0]).double()
+    angles = torch.linspace(0.02, math.pi - 0.02, 400).double()
+    values = torch.stack([Profile()(torch.stack([angle.cos(), angle.sin()]), target) for angle in angles])
+    assert bool((values.diff() > 0).all()) and float(values.diff().max()) < 1
+    edge = math.acos(LEAST_COSINE)
+    near = [
+        float(Profile()(torch.tensor([math.cos(edge + d), math.sin(edge + d)]).double(), target)) for d in (-1e-6, 1e-6)
+    ]
+    assert near[0] == pytest.approx(near[1], abs=1e-5)
+    exact = float(Profile()(3 * target, target))
+    assert exact == pytest.approx(math.log(EXACT**2))
 
 
 def test_cosine_per_tensor_by_hand() -> None:
@@ -71,10 +116,13 @@ def test_floor_silences_rounding_noise() -> None:
 
 @pytest.mark.parametrize("objective", ALL, ids=IDS)
 class TestAll:
-    def test_zero_where_gradients_agree(self, objective: Objective) -> None:
-        assert float(objective(T, T, W, SIZES)) == pytest.approx(0, abs=1e-6)
+    def test_least_where_gradients_agree(self, objective: Objective) -> None:
+        least = 1.5 * math.log(EXACT**2) if objective.kind == "profile" else 0
+        assert float(objective(T, T, W, SIZES)) == pytest.approx(least, abs=1e-6)
         scaled = float(objective(7 * T, T, W, SIZES))
-        if objective.kind in ("cosine", "cosine_per_tensor"):
+        if objective.kind == "profile":
+            assert scaled == pytest.approx(least, abs=1e-6)
+        elif objective.kind in ("cosine", "cosine_per_tensor"):
             assert scaled == pytest.approx(0, abs=1e-6)
             assert float(objective(-T, T, W, SIZES)) == pytest.approx(2)
         else:
@@ -105,7 +153,10 @@ class TestAll:
     def test_slopes_are_finite_where_gradients_agree(self, objective: Objective) -> None:
         for weights in (None, W, torch.tensor([1.0, 0.0, 0.0])):
             slope = torch.func.grad(lambda gradient, w=weights: objective(gradient, T + 1, w, SIZES))(T + 1)
-            assert slope.isfinite().all() and slope.abs().max() < 1e-5
+            rounding = (
+                1e-7 / EXACT**2 if objective.kind == "profile" else 1e-5
+            )  # its curvature is that of an exact message
+            assert slope.isfinite().all() and slope.abs().max() < rounding
 
     def test_slope_against_differences(self, objective: Objective) -> None:
         draw = generator("objectives slope")

@@ -97,6 +97,15 @@ NARROWER: dict[str, dict[str, Any]] = {
         "unknown": {"kind": "decoder", "channels": 32, "levels": 2},
         "keep": "best",
     },
+    "map": {
+        "objective": {"kind": "profile"},
+        "optimiser": {
+            **{"kind": "lbfgs", "rate": 1.0, "history": 50, "line_search": "strong_wolfe"},
+            **{"tolerance_gradient": 1e-9, "tolerance_change": 0.0},
+        },
+        "iterations": 150,
+        "unknown": {"kind": "normal", "images": 512, "floor": 0.02, "weight": 1.0},
+    },
 }
 """Presets that do not go with every part."""
 

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakbench.attacks.base import ATTACKS, Knowledge, Observations, Reconstruction
+from leakbench.attacks.objectives import NATS
 from leakbench.attacks.presets import DLGWolfe, IGOptimalDefense
-from leakbench.attacks.simulation import PRIOR, Likelihood, Scoring, Simulated, Simulation
+from leakbench.attacks.simulation import Likelihood, Scoring, Simulated, Simulation
 from leakbench.attacks.straight_through import Candidates, scored, straight_through
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import ClientState, Defense, NoDefense, Round
@@ -189,14 +190,14 @@ class TestLikelihood:
         scale = (tried.gradients * target).sum(dim=1) / tried.gradients.square().sum(dim=1)
         scaled = scale.clamp(min=1e-3)[:, None] * tried.gradients
         excess = (scaled - target).abs().sum(dim=1)
-        torch.testing.assert_close(values, d / 2 * (1 + 2 * excess / d).log() / (PRIOR * 64))
+        torch.testing.assert_close(values, d / 2 * (1 + 2 * excess / d).log() / (NATS * 64))
 
         def objective(*candidate: torch.Tensor) -> torch.Tensor:
             return 3 * scored(Candidates(*candidate), scoring.score)
 
         torch.testing.assert_close(torch.func.vmap(torch.func.grad(objective))(*tried), 3 * derivatives)
         alone = Scoring(seen, [PublicMechanism(defense)] * N, STREAMS, regularised=False)
-        torch.testing.assert_close(alone.score(tried)[0], excess / (PRIOR * 64))
+        torch.testing.assert_close(alone.score(tried)[0], excess / (NATS * 64))
 
     def test_a_candidate_alone_is_scored_as_among_others(self, seen: Observations) -> None:
         """Without ``vmap`` the operator runs where autograd records nothing."""
@@ -256,9 +257,7 @@ class TestLikelihood:
             near = tried._replace(gradients=seen.gradients + part * tried.gradients)
             inner = (near.gradients * seen.gradients).sum(dim=1)
             square = seen.gradients.square().sum(dim=1) - inner.square() / near.gradients.square().sum(dim=1)
-            torch.testing.assert_close(
-                scoring.score(near)[0], expected(square) / (PRIOR * 64), rtol=2e-2, atol=d * 1e-6
-            )
+            torch.testing.assert_close(scoring.score(near)[0], expected(square) / (NATS * 64), rtol=2e-2, atol=d * 1e-6)
 
     @pytest.mark.parametrize(
         "defense", [GaussianNoise(scale=0.1), QSGD(levels=3), Laplace(epsilon=4), MagnitudePruning(fraction=0.5)]

@@ -10,17 +10,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.fft import dct
 from scipy.stats import norm
 from scipy.stats import t as student
 
 from leakbench.attacks.objectives import L2
 from leakbench.defenses import densities
 from leakbench.defenses.base import LEAST_SCALE, Defense, least_squares_scale
+from leakbench.defenses.cafl import CAFL, LEAST_NOISE, two_point_variance
 from leakbench.defenses.densities import (
     EXACT,
     FREEDOM,
     IMPROBABLE,
     LEAST,
+    LEAST_ESTIMATED,
     clipped_normal,
     exact_variance,
     excess_variance,
@@ -398,7 +401,79 @@ EVERY: list[Defense] = [
     Laplace(epsilon=4),
     DPSGD(multiplier=0.1, clip=0.5),
     DPPSAC(multiplier=0.1, clip=0.5),
+    CAFL(epsilon=3, fraction=0.7, form="as_printed"),
 ]
+
+
+def test_cafl_by_the_moments_of_its_coefficients(tiny_network: Network) -> None:
+    """Of what travels, tensor by tensor with scipy's DCT: normal, with the two-point law's mean and variance."""
+    defense, steps = CAFL(epsilon=2, fraction=0.7, form="as_printed"), steps_of(tiny_network)
+    _, received = sent(defense, steps)
+    candidate = near(steps)
+    expected = np.zeros(N)
+    sizes = tiny_network.sizes
+    for number, (seen, tried) in enumerate(
+        zip(received.values.split(sizes, 1), candidate.split(sizes, 1), strict=True)
+    ):
+        count = math.ceil(0.7 * sizes[number])
+        first = min(number % math.ceil(sizes[number] / count) * count, sizes[number] - count)
+        for row in range(N):
+            got, means = (dct(part[row].numpy(), norm="ortho")[first : first + count] for part in (seen, tried))
+            centre = (means.max() + means.min()) / 2
+            noise = two_point_variance(2) * (means - centre) ** 2 + LEAST_NOISE**2 * (got**2).mean()
+            noise += max(0, ((got - means) ** 2 - noise).mean())
+            expected[row] += (norm.logpdf(got, means, np.sqrt(noise)) + math.log(2 * math.pi) / 2).sum()
+    found = defense.log_likelihood(received, at(steps, candidate))
+    torch.testing.assert_close(found, torch.from_numpy(expected).to(found), rtol=1e-4, atol=1e-3)
+
+
+class Estimated(Steps):
+    """A step beside an attacker's estimate, whose gradient is this."""
+
+    guess: torch.Tensor
+
+    @property
+    def estimate(self) -> torch.Tensor:
+        return self.guess
+
+
+@pytest.mark.parametrize("defense", [OptimalNoise(scale=0.1), OptimalClippedNoise(scale=0.1, clip=0.05)], ids=repr)
+def test_noise_has_the_sizes_that_it_has_at_an_estimate(defense: OptimalNoise, tiny_network: Network) -> None:
+    """Student's t about the candidate, of the variances at the estimate, whatever the candidate is; by scipy."""
+    truth = steps_of(tiny_network)
+    _, received = sent(defense, truth)
+    steps = Estimated(tiny_network, truth.parameters, truth.images, truth.labels, truth.streams)
+    steps.guess = truth.given + 0.01 * torch.randn(truth.given.shape, generator=torch.Generator().manual_seed(3))
+    values = received.values.numpy()
+    clipped = abs(values) == defense.clip if isinstance(defense, OptimalClippedNoise) else values != values
+    ratio = np.where(clipped, 0, defense.ratio_at(steps.guess, steps).numpy())
+    variance = defense.scale**2 * ratio / ratio.mean(axis=1, keepdims=True)
+    variance = variance.clip(min=LEAST_ESTIMATED * variance.mean(axis=1, keepdims=True))
+    found = []
+    for candidate in (truth.given, near(truth)):
+        steps.given = candidate
+        deviation = values - candidate.numpy()
+        if isinstance(defense, OptimalClippedNoise):
+            beyond = np.sign(values) * candidate.numpy() >= defense.clip
+            deviation = np.where(clipped & beyond, 0, deviation)
+        logarithm = student.logpdf(deviation, FREEDOM, scale=np.sqrt(variance)) - student.logpdf(
+            0, FREEDOM, scale=np.sqrt(variance)
+        )
+        torch.testing.assert_close(
+            defense.log_likelihood(received, steps), torch.from_numpy(logarithm.sum(axis=1)).to(candidate)
+        )
+        found.append(received)
+    point = steps.given.clone().requires_grad_()
+    steps.given = point
+    (slope,) = torch.autograd.grad(defense.log_likelihood(received, steps).sum(), point)
+    for coordinate in range(0, tiny_network.dimension, 17):
+        shift = torch.zeros_like(point)
+        shift[:, coordinate] = 1e-6
+        both = []
+        for sign in (1, -1):
+            steps.given = point.detach() + sign * shift
+            both.append(float(defense.log_likelihood(received, steps).sum()))
+        assert float(slope[:, coordinate].sum()) == pytest.approx((both[0] - both[1]) / 2e-6, rel=1e-3, abs=1e-3)
 
 
 @pytest.mark.parametrize("defense", EVERY, ids=repr)
@@ -465,6 +540,7 @@ class TestFittedScale:
             OptimalClippedNoise(scale=1e-5, clip=0.05),
             ClippedNoise(scale=1e-5, clip=0.05),
             SignSGD(),
+            CAFL(epsilon=40, fraction=0.7, form="as_printed"),
         ],
         ids=repr,
     )

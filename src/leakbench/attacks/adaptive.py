@@ -7,7 +7,7 @@ on, so wrappers stack. A defense may declare the stack that suits it, its natura
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -23,7 +23,8 @@ from leakbench.attacks.base import (
     Reconstruction,
     each_round,
 )
-from leakbench.data.covariance import moments_of
+from leakbench.attacks.image_law import ImageLaw
+from leakbench.data.covariance import Moments, moments_of
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible, UnknownName
 from leakbench.federated.tensors import Tensors
@@ -112,6 +113,9 @@ class Wrapper(Attack):
 
     def without_prior(self) -> Attack:
         return self.model_copy(update={"attack": self.attack.without_prior()})
+
+    def image_law(self, observations: Observations, knowledge: Knowledge) -> ImageLaw | None:
+        return self.attack.image_law(observations, knowledge)
 
     def effort(self, samples: int) -> Effort:
         return self.attack.effort(samples)
@@ -320,20 +324,39 @@ class PosteriorMean(Wrapper):
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         if knowledge.data_noise is None:
             raise Infeasible("the defense adds no noise of a known covariance to the images")
-        assert knowledge.auxiliary_images is not None
-        moments = moments_of(knowledge.auxiliary_images)
         reconstruction = self.attack.without_prior().reconstruct(observations, knowledge, streams)
         images = reconstruction.images.clone()
-        shared: dict[int, list[int]] = {}  # settings and clients share covariances, whose inverses are costly
-        for row, noise in enumerate(knowledge.data_noise):
-            shared.setdefault(id(noise), []).append(row)
-        for rows in shared.values():
-            flat = images[rows].flatten(2)
-            noise = knowledge.data_noise[rows[0]].to(moments.covariance)
-            error = (self.error * moments.covariance.diagonal().mean()).expand(len(moments.mean))
-            noise = noise + (error if noise.dim() == 1 else error.diag())
-            images[rows] = posterior_mean(flat, moments.mean, moments.covariance, noise).view_as(images[rows])
+        for moments, rows, place in self._expected(observations, knowledge):
+            shared: dict[int, list[int]] = {}  # settings and clients share covariances, whose inverses are costly
+            for row in rows:
+                shared.setdefault(id(knowledge.data_noise[row]), []).append(row)
+            for some in shared.values():
+                chosen = images[some, place]
+                noise = knowledge.data_noise[some[0]].to(moments.covariance)
+                error = (self.error * moments.covariance.diagonal().mean()).expand(len(moments.mean))
+                noise = noise + (error if noise.dim() == 1 else error.diag())
+                estimate = posterior_mean(chosen.flatten(-3), moments.mean, moments.covariance, noise)
+                images[some, place] = estimate.view_as(chosen)
         return replace(reconstruction, images=images)
+
+    def _expected(
+        self, observations: Observations, knowledge: Knowledge
+    ) -> Iterator[tuple[Moments, list[int], int | slice]]:
+        """Moments of images, with the observations and the places in their batches that they are of.
+
+        An attack inside that has a law of images for every class expects those of the labels, where it knows them.
+        """
+        auxiliary, labels, every = knowledge.auxiliary_images, knowledge.labels, list(range(len(observations)))
+        assert auxiliary is not None
+        law = self.attack.image_law(observations, knowledge)
+        if law is None or labels is None or labels.is_floating_point():
+            yield moments_of(auxiliary), every, slice(None)
+            return
+        for kind in labels.unique().tolist():
+            moments = law.moments(kind)
+            for place in range(labels.shape[1]):
+                if rows := [row for row in every if labels[row, place] == kind]:
+                    yield moments, rows, place
 
 
 def _noise_variance(knowledge: Knowledge) -> torch.Tensor:

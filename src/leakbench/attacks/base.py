@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
+from leakbench.attacks.image_law import ImageLaw
 from leakbench.attacks.inverter import Inverter
 from leakbench.attacks.language.model import LanguageModel
 from leakbench.attacks.restoration.prior import Prior
@@ -523,6 +524,10 @@ class Attack(Component):
     def without_prior(self) -> Attack:
         """The same attack without what it believes of clean images, where what it finds is noisy; by default itself."""
         return self
+
+    def image_law(self, observations: Observations, knowledge: Knowledge) -> ImageLaw | None:
+        """What it expects of the images of every class; None where it has no such law."""
+        return None
 
     def effort(self, samples: int) -> Effort:
         """Computation for one reconstruction from one round.

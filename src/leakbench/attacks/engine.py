@@ -47,7 +47,8 @@ class TrialData(TypedDict, total=False):
     ``statistics``: of BatchNorm layers. ``inputs``: those that are known ``where`` they are, both ``batch_shape``.
     ``unit`` of the variables and ``word_length``, the mean length of word embeddings: of sentences. ``parameters``: the
     client's model, ``[d]``, if it is not that of all. ``row``: the observation, where the mechanism is run on
-    candidates. ``code_noise``: of a bottleneck, ``[B, K]``, where it is known. ``later``: the data on later rounds.
+    candidates. ``code_noise``: of a bottleneck, ``[B, K]``, where it is known. ``expected``: of the law of its images,
+    which decoding takes. ``later``: the data on later rounds.
     """
 
     target: torch.Tensor
@@ -60,6 +61,7 @@ class TrialData(TypedDict, total=False):
     parameters: torch.Tensor
     row: torch.Tensor
     code_noise: torch.Tensor
+    expected: tuple[torch.Tensor, ...]
     later: list[TrialData]
 
 

@@ -20,12 +20,13 @@ from leakbench.attacks.base import (
 )
 from leakbench.attacks.batch_norm import Anchored, estimated_statistics
 from leakbench.attacks.engine import Cost, Interlude, Minimum, TrialData, minimise
+from leakbench.attacks.image_law import ImageLaw
 from leakbench.attacks.labels import infer_labels
-from leakbench.attacks.objectives import Cosine, Objective
+from leakbench.attacks.objectives import NATS, Cosine, Objective
 from leakbench.attacks.optimisers import Bounds, Optimiser
 from leakbench.attacks.regularisers import Regulariser, Scene
 from leakbench.attacks.straight_through import Candidates, scored, straight_through
-from leakbench.attacks.unknowns import Pixels, Unknown
+from leakbench.attacks.unknowns import NormalImages, Pixels, Unknown
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
@@ -79,6 +80,8 @@ class GradientMatching(Attack):
             raise ValueError("box: valid latents are not valid images; add the regulariser pixel_box instead")
         if self.unknown.kind == "decoder" and self.start != "normal":
             raise ValueError("start: the weights of an untrained decoder start from normal draws alone")
+        if self.unknown.kind == "normal" and self.restarts > 1:
+            raise ValueError("restarts: with unknown: normal every search starts at the mean")
         return self
 
     @property
@@ -100,7 +103,21 @@ class GradientMatching(Attack):
 
     def varied(self, prior: float, rate: float) -> GradientMatching:
         weighted = tuple(part.model_copy(update={"weight": prior * part.weight}) for part in self.regularisers)
-        return self.model_copy(update={"regularisers": weighted, "optimiser": self.optimiser.times(rate)})
+        unknown = self.unknown
+        if isinstance(unknown, NormalImages):
+            unknown = unknown.model_copy(update={"weight": prior * unknown.weight})
+        parts = {"regularisers": weighted, "optimiser": self.optimiser.times(rate), "unknown": unknown}
+        return self.model_copy(update=parts)
+
+    def image_law(self, observations: Observations, knowledge: Knowledge) -> ImageLaw | None:
+        if not isinstance(self.unknown, NormalImages):
+            return None
+        return self.unknown.law(knowledge, observations.network.head.outputs)
+
+    def auxiliary(self, granted: int) -> int:
+        if isinstance(self.unknown, NormalImages) and self.batch_norm != "estimated":
+            return min(self.unknown.images, granted)
+        return super().auxiliary(granted)
 
     @property
     def several_rounds(self) -> bool:
@@ -111,7 +128,8 @@ class GradientMatching(Attack):
 
     def without_prior(self) -> GradientMatching:
         kept = tuple(part for part in self.regularisers if not part.of_clean_images)
-        return self.model_copy(update={"box": False, "regularisers": kept})
+        unknown = Pixels() if self.unknown.expects else self.unknown
+        return self.model_copy(update={"box": False, "regularisers": kept, "unknown": unknown})
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         search = self._search(observations, knowledge)
@@ -154,14 +172,16 @@ class Search:
         self.attack, self.observations, self.knowledge = attack, observations, knowledge
         self.later = [Search(attack, *each) for each in each_round(observations, knowledge)[1:]]
         self.shape = observations.batch_shape
-        self.varied = attack.unknown.shape(self.shape)
+        self.labels = self._labels()
+        classes = observations.network.head.outputs
+        self.unknown = attack.unknown.informed(self.shape, knowledge, self.labels, classes)
+        self.varied = self.unknown.shape(self.shape)
         self.variables = math.prod(self.varied)
-        self.decode = attack.unknown.decoder(self.shape, knowledge.pixel_range, observations.gradients)
+        self.decode = self.unknown.decoder(self.shape, knowledge.pixel_range, observations.gradients)
         noise = observations.code_noise
         self.drawn = 0 if noise is None or noise.known or not self.draws else noise.values[0].numel()
         if self.drawn and self.later:
             raise Infeasible("the noise of a bottleneck is searched for in one round, and there are several")
-        self.labels = self._labels()
         self.network, self.statistics = self._batch_norm()
         plain = not self.statistics and observations.local.is_gradient(self.shape[0]) and not engine.COMPILED
         self.second_order = SecondOrder.of(self.network) if plain else None
@@ -202,9 +222,9 @@ class Search:
             images = low + (high - low) * draws
         else:
             images = streams.child("start").normal(attack.restarts, *self.varied, device=device)
-        latents = attack.unknown.encode(images, self.knowledge.pixel_range)
+        latents = self.unknown.encode(images, self.knowledge.pixel_range)
         if self.observations.start is not None:
-            first = attack.unknown.fit(self.observations.start, self.knowledge.pixel_range)
+            first = self.unknown.fit(self.observations.start, self.knowledge.pixel_range)
             latents = torch.cat([first[:, None].to(latents), latents[:, 1:]], dim=1)
         variables = latents.flatten(2)
         if attack.labels == "joint":
@@ -244,7 +264,7 @@ class Search:
         Known inputs, which :meth:`given` holds, replace those of the variables.
         """
         latents = variables[..., : self.variables].unflatten(-1, self.varied)
-        images = self.decode(latents)
+        images = self.decode(latents, *given.get("expected", ()))
         if "inputs" in given:
             images = torch.where(given["inputs"].where, given["inputs"].values, images)
         if self.attack.labels != "joint":
@@ -270,7 +290,13 @@ class Search:
     def given(self, trials: torch.Tensor) -> TrialData:
         """Data that variables of the trials ``[m]`` become candidates with."""
         known, rows = self.knowledge.inputs, trials // self.attack.restarts
-        return {} if known is None else {"inputs": KnownInputs(*(part[rows] for part in known))}
+        data: TrialData = {} if known is None else {"inputs": KnownInputs(*(part[rows] for part in known))}
+        if self.unknown.of_rows:
+            like = self.observations.gradients
+            data["expected"] = tuple(
+                part.expand(len(like), *part.shape[1:])[rows].to(like) for part in self.unknown.of_rows
+            )
+        return data
 
     def trial_data(self, trials: torch.Tensor) -> TrialData:
         """Data on the trials ``[m]``: gradients to match, ``[m, d]``, and the knowledge granted beside them."""
@@ -337,7 +363,15 @@ class Search:
             return scored(Candidates(gradient, images, labels, data["row"]), seen.score)
         if seen.send is not None:
             gradient = straight_through(Candidates(gradient, images, labels, data["row"]), seen.send)
-        return self.attack.objective(gradient, data["target"], data.get("weights"), network.sizes).mean()
+        value = self.attack.objective(gradient, data["target"], data.get("weights"), network.sizes).mean()
+        return value / (NATS * math.prod(self.shape)) if self.attack.objective.in_nats else value
+
+    def surprise(self, variables: torch.Tensor) -> torch.Tensor:
+        """Minus the logarithm of how probable a candidate is by what the attacker expects, in the unit of likelihoods."""
+        assert isinstance(self.attack.unknown, NormalImages)
+        nats = self.attack.unknown.weight / 2 * variables[: self.variables].square().sum()
+        unit: torch.Tensor = nats / (NATS * math.prod(self.shape))
+        return unit
 
     def cost(self) -> Cost:
         """The objective of one trial."""
@@ -356,6 +390,8 @@ class Search:
                     *(each.distance(each.inputs(images, variables, of), labels, of) for each, of in others),
                 ]
                 value = torch.stack(distances).mean()
+            if attack.unknown.expects:
+                value = value + self.surprise(variables)
             scene = Scene(
                 pixel_range=self.knowledge.pixel_range,
                 statistics_of=lambda candidate: network.batch_statistics(parameters, candidate),

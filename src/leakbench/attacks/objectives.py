@@ -10,7 +10,7 @@ derivatives written out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -18,11 +18,21 @@ from leakbench.attacks.parts import Part
 from leakbench.lazy import torch
 from leakbench.numerics.slopes import with_slope
 
+NATS = 64.0
+"""Nats per input that count as one, so that weights of regularisers that suit the cosine distance suit likelihoods."""
+EXACT = 1e-3
+"""Size of the misfit of an exact message, as a part of the message: with less the likelihood has no bound."""
+LEAST_COSINE = 0.1
+"""From where down the likelihood goes on as a straight line of the cosine: none has a slope at a right angle."""
+
 Weights: TypeAlias = "torch.Tensor | None"
 Sizes: TypeAlias = Sequence[int]
 
 
 class _Objective(Part):
+    in_nats: ClassVar[bool] = False
+    """Whether it is a negative log-likelihood, which a prior of its own unit weighs against."""
+
     def __call__(
         self, gradient: torch.Tensor, target: torch.Tensor, weights: Weights = None, sizes: Sizes = ()
     ) -> torch.Tensor:
@@ -123,6 +133,33 @@ def _per_tensor(
     return torch.stack([reduce(*slices) for slices in zip(*parts, strict=True)], dim=-1)
 
 
+class Profile(_Objective):
+    """``K/2 log(1 - cos^2)``: the negative log-likelihood of normal noise, at the scale and the variance that fit best.
+
+    ``cos`` is the cosine of gradient and target, ``K`` the number of coordinates that count: the profile likelihood,
+    which asks nothing about how long a gradient is or how noisy.
+    """
+
+    kind: Literal["profile"] = "profile"
+    in_nats: ClassVar[bool] = True
+
+    def __call__(
+        self, gradient: torch.Tensor, target: torch.Tensor, weights: Weights = None, sizes: Sizes = ()
+    ) -> torch.Tensor:
+        fixed, root = gradient.detach(), None if weights is None else weights.sqrt()
+        trusted, seen = (fixed, target) if root is None else (fixed * root, target * root)
+        count = gradient.shape[-1] if weights is None else weights.count_nonzero(dim=-1)
+        length = torch.linalg.vector_norm(trusted, dim=-1, keepdim=True)
+        seen = seen / torch.linalg.vector_norm(seen, dim=-1, keepdim=True)
+        cosine = (trusted * seen).sum(dim=-1, keepdim=True) / length
+        rest = seen - (cosine / length) * trusted  # its square is 1 - cos^2, without cancellation
+        above = cosine.clamp(min=LEAST_COSINE)
+        misfit = EXACT**2 + rest.square().sum(dim=-1, keepdim=True) + (cosine - above).square()
+        slope = rest * (-count * above[..., 0] / (misfit * length)[..., 0])[..., None]
+        value = count / 2 * misfit[..., 0].log()
+        return with_slope(gradient, value, slope if root is None else slope * root)
+
+
 class L1(_Objective):
     """``sum_i sqrt(w_i) |g_i - t_i|``: few coordinates that are far off, such as flipped ones, hardly move it."""
 
@@ -151,4 +188,4 @@ def _absolute(difference: torch.Tensor, weights: Weights) -> torch.Tensor:
     return (difference.abs() if weights is None else difference.abs() * weights.sqrt()).sum(dim=-1)
 
 
-Objective = Annotated[L1 | L2 | Cosine | CosinePerTensor | L1L2, Field(discriminator="kind")]
+Objective = Annotated[L1 | L2 | Cosine | CosinePerTensor | L1L2 | Profile, Field(discriminator="kind")]

@@ -23,6 +23,7 @@ from pydantic import Field
 from leakbench.attacks.adaptive import Wrapper
 from leakbench.attacks.base import ATTACKS, Grant, Knowledge, Mechanism, Observations, Reconstruction
 from leakbench.attacks.gradient_matching import GradientMatching
+from leakbench.attacks.objectives import NATS
 from leakbench.attacks.rows import same_mechanism
 from leakbench.attacks.straight_through import Candidates
 from leakbench.effort import Effort
@@ -33,9 +34,6 @@ from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.libraries.memory import out_of_memory
 from leakbench.randomness import Streams
-
-PRIOR = 64.0
-"""Nats per input that count as one, by the weights of total variation that suit the cosine distance: 0.01 is 0.64."""
 
 
 @ATTACKS.register("simulated", version=1)
@@ -69,34 +67,63 @@ class Likelihood(Wrapper):
     With a prior the objective is that of :class:`Scoring`, in which one weight suits all mechanisms and models. Without
     one it is the excess itself, whose curvature a line search needs; and since a narrow law has many maxima, the search
     is made from two starts, one of them what the attack inside finds when it matches gradients. The likelihood chooses.
+
+    A law of images has its density in nats, and weighs against the excess itself. Where noise depends on the images,
+    such an attack first searches under noise of one size; then, ``stages`` times, under noise of the sizes that it has
+    at the estimate so far. Sizes that followed the candidate would mislead a search.
     """
 
     adds: ClassVar[frozenset[Grant]] = frozenset({"mechanism"})
+    added: ClassVar[tuple[str, ...]] = ("stages",)
+
+    stages: int = Field(
+        0, ge=0, description="searches of an attack with a law of images, each with noise as at the estimate before it"
+    )
+
+    def parameters(self) -> dict[str, Any]:
+        parameters = super().parameters()
+        if not self._lawful:
+            parameters.pop("stages", None)  # which then say nothing
+        return parameters
+
+    @property
+    def _lawful(self) -> bool:
+        """Whether the attack inside weighs a law of images, and nothing else, against the likelihood."""
+        inside = self.attack
+        return isinstance(inside, GradientMatching) and inside.unknown.expects and not inside.regularisers
 
     @property
     def _unregularised(self) -> GradientMatching | None:
         """The attack inside, if it has no prior to weigh against the likelihood; else None."""
         inside = self.attack
         if isinstance(inside, GradientMatching) and inside.reconstructs == "images" and not inside.regularisers:
-            return inside
+            return None if inside.unknown.expects else inside
         return None
 
     def effort(self, samples: int) -> Effort:
-        if (first := self._unregularised) is None:
-            return self.attack.effort(samples)
-        return first.effort(samples).plus(_with_another_start(first).effort(samples))
+        if (first := self._unregularised) is not None:
+            return first.effort(samples).plus(_with_another_start(first).effort(samples))
+        return self.attack.effort(samples).times(1 + self.stages if self._lawful else 1)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
-        if (first := self._unregularised) is None:
+        if (first := self._unregularised) is not None:
+            estimate = first.reconstruct(observations, knowledge, streams)
+            again = self.model_copy(update={"attack": _with_another_start(first)})
+            return Wrapper.reconstruct(again, replace(observations, start=estimate.images), knowledge, streams)
+        if not (self._lawful and self.stages):
             return super().reconstruct(observations, knowledge, streams)
-        estimate = first.reconstruct(observations, knowledge, streams)
-        again = self.model_copy(update={"attack": _with_another_start(first)})
-        return Wrapper.reconstruct(again, replace(observations, start=estimate.images), knowledge, streams)
+        estimate = self.attack.reconstruct(observations, knowledge, streams)
+        for stage in range(self.stages):
+            later = tuple(replace(each, start=estimate.images) for each in observations.later)
+            started = replace(observations, start=estimate.images, later=later)
+            estimate = super().reconstruct(started, knowledge, streams.child("stage", stage))
+        return estimate
 
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
         assert knowledge.mechanism is not None
-        regularised, streams = self._unregularised is None, streams.child("likelihood")
-        scoring = Scoring(observations, knowledge.mechanism, streams, knowledge.labels, regularised)
+        regularised, streams = self._unregularised is None and not self._lawful, streams.child("likelihood")
+        estimate = observations.start if self._lawful and self.stages else None
+        scoring = Scoring(observations, knowledge.mechanism, streams, knowledge.labels, regularised, estimate)
         return replace(observations, score=scoring.score)
 
 
@@ -188,11 +215,11 @@ class Scoring(_Copies):
     is the normal law's minimum over the variance. So a prior does not vanish on the way, and has its own weight at the
     end.
 
-    Nats are counted per :data:`PRIOR` times the number of inputs, so that weights of regularisers that suit the cosine
+    Nats are counted per :data:`~leakbench.attacks.objectives.NATS` times the number of inputs, so that weights of regularisers that suit the cosine
     distance suit the likelihood of every mechanism and model.
 
-    Input sensitivities are those at images of zeros, the data's mean, with the labels at hand: they are computed once,
-    where those of every candidate would cost several times the search.
+    Input sensitivities are those at images of zeros, the data's mean, or at an estimate, with the labels at hand: they
+    are computed once, where those of every candidate would cost several times the search.
 
     Args:
         observations: what was received.
@@ -200,6 +227,7 @@ class Scoring(_Copies):
         streams: the attacker's randomness, one stream per observation.
         labels: of the observations, ``[n, B]``; zeros if they are unknown.
         regularised: whether a prior is added; else the objective is the excess, in the same unit.
+        estimate: images ``[n, B, C, H, W]`` at which noise has the size that depends on images, if there are any yet.
     """
 
     def __init__(
@@ -209,18 +237,20 @@ class Scoring(_Copies):
         streams: Streams,
         labels: torch.Tensor | None = None,
         regularised: bool = True,
+        estimate: torch.Tensor | None = None,
     ) -> None:
         super().__init__(observations, mechanisms, streams)
-        self._regularised = regularised
+        self._regularised, self._estimated = regularised, estimate is not None
         n, gain, shape = len(observations), observations.gain, observations.batch_shape
         exact = observations.gradients if gain is None else observations.gradients / gain
         rows = torch.arange(n, device=exact.device)
         labels = rows.new_zeros(n, shape[0]) if labels is None else labels
-        images, parameters = exact.new_zeros(n, *shape), observations.parameters
+        images = exact.new_zeros(n, *shape) if estimate is None else estimate.to(exact).nan_to_num()
+        parameters = observations.parameters
         self._blind = ClientSteps(observations.network, parameters, images, labels, streams, observations.local)
         counted = exact.shape[1] if observations.marked is None else (~observations.marked).sum(dim=1).clamp(min=1)
         self._level = exact.new_ones(n) * counted / 2
-        self._unit = PRIOR * math.prod(shape)
+        self._unit = NATS * math.prod(shape)
         self._rows: list[int] = []
         self._received: dict[int, Received] = {}
         self._origin, _ = self._surprise(Candidates(exact, images, labels, rows))
@@ -264,7 +294,7 @@ class Scoring(_Copies):
         self, mechanism: Mechanism, received: Received, candidates: Candidates, gradients: torch.Tensor
     ) -> torch.Tensor:
         steps = self._steps(candidates, Streams([self._keys[row] for row in candidates.rows.tolist()]))
-        steps.blind, steps.rows_of_blind = self._blind, candidates.rows
+        steps.blind, steps.rows_of_blind, steps.estimated = self._blind, candidates.rows, self._estimated
         steps.known = gradients
         steps.known = gradients * mechanism.fitted_scale(received, steps)
         return -mechanism.log_likelihood(received, steps)
@@ -291,6 +321,7 @@ class _Candidates(ClientSteps):
 
     blind: ClientSteps | None = None
     rows_of_blind: torch.Tensor
+    estimated: bool = False
 
     def __init__(self, known: torch.Tensor, *step: Any) -> None:
         super().__init__(*step)
@@ -303,7 +334,14 @@ class _Candidates(ClientSteps):
     def sensitivity(self, probes: int = 10, kind: Probes = "gaussian", draw: int = 0) -> torch.Tensor:
         if self.blind is None:
             return super().sensitivity(probes, kind, draw)
-        whole, rows = self.blind.sensitivity(probes, kind, draw), self.rows_of_blind
+        return self._at_rows(self.blind.sensitivity(probes, kind, draw))
+
+    @property
+    def estimate(self) -> torch.Tensor | None:
+        return self._at_rows(self.blind.gradient) if self.estimated and self.blind is not None else None
+
+    def _at_rows(self, whole: torch.Tensor) -> torch.Tensor:
+        rows = self.rows_of_blind
         return whole if rows.tolist() == list(range(len(whole))) else whole[rows]
 
 

@@ -30,7 +30,7 @@ class Undone(Wrapper):
 
     adds: ClassVar[frozenset[Grant]] = frozenset({"auxiliary_images", "mechanism"})
 
-    draws: int = Field(32, ge=1, description="ways of changing images that are tried")
+    draws: int = Field(128, ge=1, description="ways of changing images that are tried")
     images: int = Field(512, ge=2, description="most auxiliary images to learn from")
     error: float = Field(
         0.01, gt=0, description="variance of what the attack inside errs by, as a part of the images' mean variance"
@@ -38,7 +38,10 @@ class Undone(Wrapper):
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         assert knowledge.mechanism is not None
-        reconstruction = self.attack.reconstruct(observations, knowledge, streams)
+        changed = self.attack
+        if changed.image_law(observations, knowledge) is not None:
+            changed = changed.without_prior()  # the law is that of the images before
+        reconstruction = changed.reconstruct(observations, knowledge, streams)
         images = reconstruction.images.clone()
         for rows in same_mechanism(knowledge.mechanism):
             # The same for all rows, whatever is attacked beside them.

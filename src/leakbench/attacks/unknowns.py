@@ -1,4 +1,4 @@
-"""Variables of a search: the images themselves, latents from which images are made, or networks that make them."""
+"""Variables of a search: images, latents from which images are made, networks that make them, or a law of images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from leakbench.attacks.base import Grant
+from leakbench.attacks.base import Grant, Knowledge
+from leakbench.attacks.image_law import ImageLaw
 from leakbench.attacks.interpolation import Interpolation, downfit, upsampling
 from leakbench.attacks.parts import Part
 from leakbench.errors import Infeasible
@@ -28,6 +29,26 @@ FITTING_RATE = 0.01
 
 class _Unknown(Part):
     needs: ClassVar[frozenset[Grant]] = frozenset()
+    expects: ClassVar[bool] = False
+    """Whether it says how probable images are; then ``weight`` is the factor of that."""
+
+    def informed(
+        self, batch_shape: Shape, knowledge: Knowledge, labels: torch.Tensor | None, classes: int
+    ) -> _Unknown | _Expected:
+        """The variables for what the attacker knows; by default they are the same whatever that is.
+
+        Args:
+            batch_shape: ``(B, C, H, W)`` of what a client holds.
+            knowledge: of the observations.
+            labels: of the observations, ``[n, B]`` or probabilities ``[n, B, classes]``; None where they are searched for.
+            classes: of the model.
+        """
+        return self
+
+    @property
+    def of_rows(self) -> tuple[torch.Tensor, ...]:
+        """What decoding takes of each observation beside its latents, ``[n, ...]`` each."""
+        return ()
 
     def shape(self, batch_shape: Shape) -> Shape:
         """Shape of the variables for a batch of images.
@@ -52,8 +73,8 @@ class _Unknown(Part):
 
     def decoder(
         self, batch_shape: Shape, pixel_range: torch.Tensor | None, like: torch.Tensor
-    ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """From latents ``[..., *shape]`` to network inputs ``[..., *batch_shape]``; differentiable.
+    ) -> Callable[..., torch.Tensor]:
+        """From latents ``[..., *shape]``, and :attr:`of_rows`, to network inputs ``[..., *batch_shape]``; differentiable.
 
         Args:
             batch_shape: ``(B, C, H, W)`` of what a client holds.
@@ -231,4 +252,70 @@ def _known(pixel_range: torch.Tensor | None) -> torch.Tensor:
     return pixel_range
 
 
-Unknown = Annotated[Pixels | Upsampled | Decoder, Field(discriminator="kind")]
+class NormalImages(_Unknown):
+    """Images as the normal law of their class makes them: latents are standard normal, and their length has a price.
+
+    The search starts at the mean of the class. Labels that are searched for leave the law of all classes.
+    """
+
+    kind: Literal["normal"] = "normal"
+    needs: ClassVar[frozenset[Grant]] = frozenset({"auxiliary_images"})
+    expects: ClassVar[bool] = True
+
+    images: int = Field(512, ge=2, description="most auxiliary images to take the law from")
+    floor: float = Field(0.02, gt=0, description="variance of every input's own, as a part of the mean variance")
+    weight: float = Field(1.0, ge=0, description="factor of the negative log-density")
+
+    def shape(self, batch_shape: Shape) -> Shape:
+        return _image_batch(batch_shape)
+
+    def informed(
+        self, batch_shape: Shape, knowledge: Knowledge, labels: torch.Tensor | None, classes: int
+    ) -> _Expected:
+        law = self.law(knowledge, classes)
+        return _Expected(law, *law.expected(labels, _image_batch(batch_shape)[0]))
+
+    def law(self, knowledge: Knowledge, classes: int) -> ImageLaw:
+        """The law of the images of so many classes, from the attacker's auxiliary ones."""
+        images, labels = knowledge.auxiliary_images, knowledge.auxiliary_labels
+        assert images is not None and labels is not None
+        return ImageLaw.of(images[: self.images], labels[: self.images], classes, self.floor)
+
+
+class _Expected:
+    """Latents of a law.
+
+    Args:
+        law: of images.
+        means: ``[n, B, P]``, or ``[1, B, P]`` where all observations share them.
+        spreads: ``[n, B, N]``, or ``[1, B, N]``.
+    """
+
+    def __init__(self, law: ImageLaw, means: torch.Tensor, spreads: torch.Tensor) -> None:
+        self._law, self.of_rows = law, (means, spreads)
+
+    def shape(self, batch_shape: Shape) -> Shape:
+        """``(B, N + P)``."""
+        return batch_shape[0], len(self._law.examples) + math.prod(batch_shape[1:])
+
+    def encode(self, start: torch.Tensor, pixel_range: torch.Tensor | None) -> torch.Tensor:
+        """Zeros: the means."""
+        return torch.zeros_like(start)
+
+    def fit(self, images: torch.Tensor, pixel_range: torch.Tensor | None) -> torch.Tensor:
+        """The most probable latents of images ``[n, B, C, H, W]``."""
+        return self._law.latents(images.flatten(2), *self.of_rows)
+
+    def decoder(
+        self, batch_shape: Shape, pixel_range: torch.Tensor | None, like: torch.Tensor
+    ) -> Callable[..., torch.Tensor]:
+        law = ImageLaw(*(part.to(like) for part in self._law))
+
+        def decode(latents: torch.Tensor, means: torch.Tensor, spreads: torch.Tensor) -> torch.Tensor:
+            images: torch.Tensor = law.images(latents, means, spreads).unflatten(-1, batch_shape[1:])
+            return images
+
+        return decode
+
+
+Unknown = Annotated[Pixels | Upsampled | Decoder | NormalImages, Field(discriminator="kind")]

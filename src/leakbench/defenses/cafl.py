@@ -8,13 +8,22 @@ cosine transform is sparse and that has these measurements. An attacker who is t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import ClassVar, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from leakbench.defenses.base import DEFENSES, ClientState, Defense, PrivacyStatement, Round, Schedule
-from leakbench.federated.message import FLOAT_BITS, CodedMessage, Message
+from leakbench.defenses.base import (
+    DEFENSES,
+    ClientState,
+    Defense,
+    PrivacyStatement,
+    Round,
+    Schedule,
+    least_squares_scale,
+)
+from leakbench.errors import Infeasible
+from leakbench.federated.message import FLOAT_BITS, CodedMessage, Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
@@ -22,6 +31,10 @@ from leakbench.theory.sparse_recovery import dct, fista, idct
 
 LEAST_WEIGHT = 1e-3
 """Weight of sparsity where the perturbation is small, as a part of the one that makes everything zero."""
+LEAST_SENT = 1e-4
+"""From where up a coefficient counts as sent, as a part of the root mean square: transforming back leaves no zeros."""
+LEAST_NOISE = 3e-2
+"""Least standard deviation of a sent coefficient, as a part of the root mean square: those at the centre are exact."""
 
 
 def two_point(epsilon: float) -> tuple[float, float]:
@@ -49,6 +62,44 @@ def perturb(values: torch.Tensor, epsilon: float, draws: torch.Tensor) -> torch.
     centre = (values.amax(dim=1, keepdim=True) + values.amin(dim=1, keepdim=True)) / 2
     up, down = (values.new_tensor(each) for each in (factor, 1 / factor))
     return centre + (values - centre) * torch.where(draws < probability, up, down)
+
+
+class _Sent(NamedTuple):
+    """The coefficients of a tensor as received.
+
+    Attributes:
+        values: ``[n, N]``.
+        places: those that were sent, boolean ``[n, N]``.
+        count: their number, ``[n, 1]``.
+        square: their mean square, ``[n, 1]``.
+    """
+
+    values: torch.Tensor
+    places: torch.Tensor
+    count: torch.Tensor
+    square: torch.Tensor
+
+    @classmethod
+    def of(cls, part: torch.Tensor) -> _Sent:
+        """From a tensor that the server transformed back, ``[n, N]``."""
+        values = dct(part)
+        least = LEAST_SENT * values.square().mean(dim=1, keepdim=True).sqrt()
+        places = values.abs() > least
+        count = places.sum(dim=1, keepdim=True).clamp(min=1)
+        return cls(values, places, count, (values.square() * places).sum(dim=1, keepdim=True) / count)
+
+    def log_likelihood(self, part: torch.Tensor, variance: float) -> torch.Tensor:
+        """``[n]``, where candidates have this tensor ``[n, N]``, and deviations from the centre a factor's variance."""
+        means = dct(part)
+        highest = means.where(self.places, -torch.inf).amax(dim=1, keepdim=True)
+        lowest = means.where(self.places, torch.inf).amin(dim=1, keepdim=True)
+        centre = ((highest + lowest) / 2).nan_to_num()  # where nothing was sent
+        noise = variance * (means - centre).square() + LEAST_NOISE**2 * self.square
+        misfit = (self.values - means).square()
+        # A search that is far off sees all coefficients alike, and not those near the centre alone.
+        excess = ((misfit - noise) * self.places).sum(dim=1, keepdim=True) / self.count
+        noise = noise + excess.clamp(min=0) + torch.finfo(part.dtype).tiny
+        return -0.5 * ((misfit / noise + noise.log()) * self.places).sum(dim=1)
 
 
 @DEFENSES.register("cafl", version=1)
@@ -89,8 +140,39 @@ class CAFL(Defense):
         "the same block",
     )
 
+    @property
+    def adaptive(self) -> tuple[Mapping[str, Any], ...]:  # type: ignore[override]
+        """`likelihood` of the form `as_printed`, else `simulated`."""
+        return ({"name": "likelihood"},) if self.form == "as_printed" else ()
+
     def protect_round(self, steps: ClientSteps, round: Round) -> tuple[Message, ClientState]:
         return self._protected(steps, round), round.state
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """The coefficients that were sent as normal ones, of the mean and variance of the perturbation, ``[n]``.
+
+        Their places show in the message. The variance follows the candidate, also in the derivative: a line search
+        needs both to agree.
+
+        Raises:
+            Infeasible: the form is not ``as_printed``.
+        """
+        if self.form != "as_printed":
+            raise Infeasible(f"the form '{self.form}' states no likelihood; the attack 'simulated' needs none")
+        parts = zip(self._sent(received, steps), steps.gradient.split(steps.network.sizes, dim=1), strict=True)
+        variance = two_point_variance(self.epsilon)
+        return torch.stack([sent.log_likelihood(part, variance) for sent, part in parts]).sum(dim=0)
+
+    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """By the coefficients that were sent."""
+        sent = self._sent(received, steps)
+        parts = zip(sent, steps.gradient.split(steps.network.sizes, dim=1), strict=True)
+        means = torch.cat([each.places * dct(part) for each, part in parts], dim=1)
+        return least_squares_scale(torch.cat([each.places * each.values for each in sent], dim=1), means)
+
+    def _sent(self, received: Received, steps: ClientSteps) -> list[_Sent]:
+        sizes = steps.network.sizes
+        return received.once((self, "sent"), lambda: [_Sent.of(part) for part in received.values.split(sizes, dim=1)])
 
     def _protected(self, steps: ClientSteps, round: Round) -> Message:
         streams, sizes, device = round.streams, steps.network.sizes, steps.gradient.device

@@ -20,6 +20,8 @@ EXACT = 1e-3
 """Width of a coordinate that is sent without noise, as a part of the root mean square of those that are not zero."""
 LEAST = 0.3
 """Least variance of a noisy coordinate, as a part of the mean: one almost free of noise is not everything."""
+LEAST_ESTIMATED = 0.02
+"""The same where variances are those at an estimate of the images."""
 FREEDOM = 30.0
 """Degrees of freedom of the distribution of noise whose variance the attacker has to estimate."""
 IMPROBABLE = 3.0
@@ -33,15 +35,14 @@ def exact_variance(values: torch.Tensor) -> torch.Tensor:
     return (EXACT**2 * mean_square).clamp(min=torch.finfo(values.dtype).tiny ** 0.5)[:, None]
 
 
-def widened(variance: torch.Tensor, received: Received) -> torch.Tensor:
+def widened(variance: torch.Tensor, received: Received, least: float = LEAST) -> torch.Tensor:
     """Variances of messages, ``[n, d]`` or ``[n, 1]``, of which none is zero.
 
-    Of a row without any noise the variance is that of :func:`exact_variance`, else at least :data:`LEAST` times the
-    mean.
+    Of a row without any noise the variance is that of :func:`exact_variance`, else at least ``least`` times the mean.
     """
     exact = received.once("exact variance", lambda: exact_variance(received.values))
     mean = variance.mean(dim=1, keepdim=True)
-    return variance.clamp(min=torch.where(mean > 0, LEAST * mean, exact))
+    return variance.clamp(min=torch.where(mean > 0, least * mean, exact))
 
 
 def normal(deviation: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
@@ -85,6 +86,19 @@ def uncertain_normal(mean: torch.Tensor, deviation: torch.Tensor, variance: torc
     slope = fixed.mul(FREEDOM + 1).div_(total)
     logarithm = 0.5 * (FREEDOM * spread.log_().sum(dim=1) - (FREEDOM + 1) * total.log_().sum(dim=1))
     return with_slope(mean, logarithm + 0.5 * deviation.shape[1] * math.log(FREEDOM), slope)
+
+
+def student(deviation: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+    """Logarithm of Student's t of :data:`FREEDOM` degrees of freedom but for a constant, ``[n]``.
+
+    Args:
+        deviation: from the mean, ``[n, d]``.
+        variance: estimates, ``[n, d]``; constants in the derivative, and the same at every step of a search.
+    """
+    fixed = deviation.detach()
+    total = torch.addcmul(FREEDOM * variance, fixed, fixed)
+    logarithm = -(FREEDOM + 1) / 2 * (total / (FREEDOM * variance)).log().sum(dim=1)
+    return with_slope(deviation, logarithm, -(FREEDOM + 1) * fixed / total)
 
 
 def excess_variance(deviation: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,14 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule, least_squares_scale
-from leakbench.defenses.densities import exact_variance, log_kernel, uncertain_normal, widened
+from leakbench.defenses.densities import (
+    LEAST_ESTIMATED,
+    exact_variance,
+    log_kernel,
+    student,
+    uncertain_normal,
+    widened,
+)
 from leakbench.defenses.noise import add_noise, add_noise_clipped
 from leakbench.federated.message import DenseMessage, Message, Received, SparseMessage
 from leakbench.federated.sensitivity import Probes
@@ -30,6 +37,9 @@ from leakbench.theory.optimal_noise import (
     unsigned_ratio,
     variance_ratio,
 )
+
+STAGED: tuple[Mapping[str, Any], ...] = ({"name": "likelihood", "stages": 2},)
+"""The attacker: what is noisy, or pruned, depends on the images, and is taken anew at an estimate of them."""
 
 
 class _Sensitive(Defense):
@@ -69,7 +79,7 @@ def _total_per_tensor(values: torch.Tensor, network: Network) -> torch.Tensor:
 class OptimalNoise(_Sensitive):
     """Gaussian noise with variance proportional to ``||grad_x g_i|| / |g_i|`` (Theorem 2, eq. 8)."""
 
-    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = STAGED
 
     scale: float = Field(ge=0, description="size of the noise, in the sense of scale_mode")
     scale_mode: ScaleMode = Field("rms", description="what scale means")
@@ -81,11 +91,29 @@ class OptimalNoise(_Sensitive):
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """The density around the candidate's gradient, with the variance that its own noise would have, ``[n]``.
 
-        That is an estimate of the variance: hence :func:`uncertain_normal`. It is a constant in the derivative.
+        That is an estimate of the variance: hence :func:`uncertain_normal`. It is a constant in the derivative. Where
+        there is an estimate of the images, the variance is theirs, the same for all candidates.
         """
+        deviation = received.values - steps.gradient
+        if steps.estimate is not None:
+            return student(deviation, self._estimated(received, steps))
         gradient = steps.gradient.detach()
         variance = scale_variance(self.ratio_at(gradient, steps), gradient, self.scale, self.scale_mode)
-        return uncertain_normal(steps.gradient, received.values - steps.gradient, widened(variance, received))
+        return uncertain_normal(steps.gradient, deviation, widened(variance, received))
+
+    def _estimated(
+        self, received: Received, steps: ClientSteps, noisy: torch.Tensor | float = 1.0, released_floor: float = 1e-8
+    ) -> torch.Tensor:
+        """Variances at the attacker's estimate of the images, ``[n, d]``, of coordinates that are noisy (1; else 0)."""
+
+        def compute() -> torch.Tensor:
+            gradient = steps.estimate
+            assert gradient is not None
+            ratio = noisy * self.ratio_at(gradient, steps, released_floor)
+            variance = scale_variance(ratio, gradient, self.scale, self.scale_mode)
+            return widened(variance, received, LEAST_ESTIMATED)
+
+        return received.once((self, "estimated"), compute)
 
 
 @DEFENSES.register("optimal_clipped_noise", version=1)
@@ -115,6 +143,10 @@ class OptimalClippedNoise(OptimalNoise):
             return (~clipped).to(values), least, torch.where(clipped & (values < 0), 0.0, torch.inf)
 
         noisy, *bounds = received.once((self, "noisy"), constants)
+        if steps.estimate is not None:
+            return student(
+                (values - steps.gradient).clamp(*bounds), self._estimated(received, steps, noisy, released_floor=1e-6)
+            )
         gradient = steps.gradient.detach()
         ratio = noisy * self.ratio_at(gradient, steps, released_floor=1e-6)
         variance = scale_variance(ratio, gradient, self.scale, self.scale_mode)
@@ -131,7 +163,7 @@ class OptimalClippedNoise(OptimalNoise):
 class OptimalPruning(_Sensitive):
     """Prune the coordinates with the largest ``||grad_x g_i|| / |g_i|`` (Theorem 4, eq. 17)."""
 
-    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = STAGED
 
     fraction: float = Field(ge=0, le=1, description="part of the coordinates to prune; exactly floor(fraction * d)")
 

@@ -86,6 +86,14 @@ class ClientSteps:
         return self._gradient_and_loss[0]
 
     @property
+    def estimate(self) -> torch.Tensor | None:
+        """The gradient at an attacker's estimate so far, ``[n, d]``: where a likelihood takes sizes of noise from.
+
+        None of clients, and before there is an estimate.
+        """
+        return None
+
+    @property
     def loss(self) -> torch.Tensor:
         """Mean batch loss before the step, ``[n]``."""
         return self._gradient_and_loss[1]

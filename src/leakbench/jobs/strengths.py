@@ -19,19 +19,22 @@ AT_MOST = 2
 def bracketing(losses: Sequence[float], allowed: float) -> list[int]:
     """Places of the settings on either side of an allowed loss: the last one within it, and the next, which loses more.
 
-    Where all lose more that is the first, and where none does the last.
+    Where all lose more, the one that loses least stands for them, and where none does the last.
 
     >>> bracketing([0.0, 0.01, 0.05, 0.3], allowed=0.02)
     [1, 2]
-    >>> bracketing([0.1, 0.3], allowed=0.02), bracketing([0.0, 0.01], allowed=0.02)
-    ([0], [1])
+    >>> bracketing([0.3, 0.1, 0.2], allowed=0.02), bracketing([0.0, 0.01], allowed=0.02)
+    ([1], [1])
 
     Args:
         losses: of the settings of a sweep, from weak to strong; NaN, where nothing is known, counts as too much.
         allowed: loss.
     """
-    last = max((place for place, loss in enumerate(losses) if loss <= allowed), default=-1)
-    return [place for place in (last, last + 1) if 0 <= place < len(losses)]
+    within = [place for place, loss in enumerate(losses) if loss <= allowed]
+    if not within:
+        known = [math.inf if math.isnan(loss) else loss for loss in losses]
+        return [known.index(min(known))]
+    return [place for place in (within[-1], within[-1] + 1) if place < len(losses)]
 
 
 def mean_losses(record: Record, metric: str, names: Sequence[str]) -> Mapping[tuple[object, ...], dict[str, float]]:

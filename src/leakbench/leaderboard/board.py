@@ -146,10 +146,12 @@ class Entry:
 
     @property
     def shown(self) -> Computed | None:
-        """The strongest attacked setting within the allowed loss; where there is none, the weakest attacked one."""
+        """The strongest attacked setting within the allowed loss; where there is none, the attacked one that loses least."""
         attacked = [one for one in self.settings if one.leakage is not None]
         within = [one for one in attacked if one.loss.value <= ALLOWED]
-        return within[-1] if within else next(iter(attacked), None)
+        if within:
+            return within[-1]
+        return min(attacked, key=lambda one: np.nan_to_num(one.loss.value, nan=np.inf), default=None)
 
     @property
     def beyond(self) -> Computed | None:

@@ -92,12 +92,14 @@ def smallest_gap(leakages: Sequence[Array]) -> float:
     Args:
         leakages: as of :func:`tiers`.
     """
-    from scipy.special import stdtrit  # Student's quantile
+    from scipy.optimize import brentq
+    from scipy.special import nctdtr, stdtrit  # noncentral t, and Student's quantile
 
     pairs = list(itertools.combinations(leakages, 2))
     if not pairs or len(leakages[0]) < 3:
         return math.nan
     differences = [mean_of(second - first) for first, second in pairs]
     freedom, error = differences[0].freedom, float(np.median([one.error for one in differences]))
-    quantiles = stdtrit(freedom, 1 - LEVEL / 2 / len(pairs)) + stdtrit(freedom, POWER)
-    return float(quantiles) * error
+    critical = float(stdtrit(freedom, 1 - LEVEL / 2 / len(pairs)))
+    errors = brentq(lambda size: 1 - nctdtr(freedom, size, critical) - POWER, 0, 10 * critical)
+    return float(errors) * error

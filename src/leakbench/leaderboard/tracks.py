@@ -102,12 +102,12 @@ class Track(NamedTuple):
 
 
 TRACKS = (
-    Track("A", 1, "one message about one image, untrained model", "single_undefended", "single"),
-    Track("B", 2, "one message about eight images, labels inferred", "batch_undefended", "batch", ASSIGNED_PSNR),
-    Track("C", 1, "one message about one image, along training", "trained_undefended", "trained"),
-    Track("D", 2, "two local steps on four images, labels inferred", "local_undefended", "local", ASSIGNED_PSNR),
-    Track("E", 1, "messages of three rounds about one image", "rounds_undefended", "rounds"),
-    Track("F", 1, "the sum of four users, an image each, labels inferred", "sum_undefended", "sum", ASSIGNED_PSNR),
+    Track("A", 2, "one message about one image, untrained model", "single_undefended", "single"),
+    Track("B", 3, "one message about eight images, labels inferred", "batch_undefended", "batch", ASSIGNED_PSNR),
+    Track("C", 2, "one message about one image, along training", "trained_undefended", "trained"),
+    Track("D", 3, "two local steps on four images, labels inferred", "local_undefended", "local", ASSIGNED_PSNR),
+    Track("E", 2, "messages of three rounds about one image", "rounds_undefended", "rounds"),
+    Track("F", 2, "the sum of four users, an image each, labels inferred", "sum_undefended", "sum", ASSIGNED_PSNR),
     Track(
         "G",
         1,

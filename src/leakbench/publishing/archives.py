@@ -60,7 +60,8 @@ def archive_folder(project: Project, scale: str) -> Path:
 def write_archives(project: Project, scale: str, papers: Iterable[str]) -> list[Path]:
     """Write the records that exist and are of the plan, and return the paths of the files.
 
-    What was published of these papers before goes; the same records make the same bytes.
+    What was published of these papers before goes, but for experiments that the scale leaves out; the same records make
+    the same bytes.
     """
     plan, folder = project.plan(scale), archive_folder(project, scale)
     written = []
@@ -68,13 +69,15 @@ def write_archives(project: Project, scale: str, papers: Iterable[str]) -> list[
         pictured = {name for entry in artifacts() if entry.paper == paper for name in entry.tensors}
         used = {used.path for job in plan.jobs_of(paper).values() for used in job.uses.values()}
         for experiment in plan.papers[paper].experiments:
-            done = _done(project.root, plan.experiment_jobs(paper, experiment))
+            path, jobs = folder / paper / f"{experiment}{RECORDS}", plan.experiment_jobs(paper, experiment)
+            if not jobs:  # switched off at this scale for now
+                written += [path, beside(path)]
+            done = _done(project.root, jobs)
             if not done:
                 continue
             head = ArchiveHead(
                 scale=scale, paper=paper, experiment=experiment, leakbench=version("leakbench"), licence=LICENCE
             )
-            path = folder / paper / f"{experiment}{RECORDS}"
             tensors: dict[str, bytes] = {}
             for of, record in done.items():
                 done[of], content = _thinned(project.root / of, record, of in used, experiment in pictured)
@@ -87,7 +90,7 @@ def write_archives(project: Project, scale: str, papers: Iterable[str]) -> list[
         for old in {*(folder / paper).glob(f"*{RECORDS}"), *(folder / paper).glob(f"*{TENSORS}")} - {*written}:
             old.unlink()
     _write_sums(folder)
-    return written
+    return [path for path in written if path.exists()]
 
 
 def beside(archive: Path) -> Path:

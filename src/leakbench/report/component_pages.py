@@ -127,12 +127,18 @@ def _facts(component: type[Component], parent: type[Component] | None) -> Iterat
             yield f"Needs {_listed(needs) or 'nothing'}."
     if issubclass(component, Defense):
         yield f"Changes {'the model' if component.acts_on == 'model' else component.acts_on}."
-        declared = [str(each["name"]) for each in component.adaptive]
-        yield f"Adaptive attacker: {_listed(declared) or '`simulated`, by default'}."
+        yield f"Adaptive attacker: {_attackers(component)}."
         if component.biased:
             yield f"Biased: {component.biased}."
     if issubclass(component, JobKind):
         yield f"Asks for {component.memory_mb:,} MB, {component.minutes} minutes{' and a GPU' * component.on_gpu}."
+
+
+def _attackers(defense: type[Defense]) -> str:
+    declared = inspect.getattr_static(defense, "adaptive")
+    if isinstance(declared, property):  # which depends on parameters, and says how
+        return str(inspect.getdoc(declared)).removesuffix(".")
+    return _listed([str(each["name"]) for each in declared]) or "`simulated`, by default"
 
 
 def _needs(attack: type[Attack]) -> frozenset[str]:
