@@ -29,10 +29,9 @@ BY_PARAMETERS: Mapping[str, Mapping[str, Any]] = {"cafl": {"epsilon": 1, "fracti
 
 def declared_by(name: str) -> tuple[Mapping[str, Any], ...]:
     """What a defense declares; one that declares it by its parameters, with those of the tests."""
-    declared = DEFENSES.get(name).adaptive
-    if isinstance(declared, property):
-        declared = DEFENSES.get(name)(**BY_PARAMETERS[name]).adaptive
-    return declared
+    if name in BY_PARAMETERS:
+        return DEFENSES.get(name)(**BY_PARAMETERS[name]).adaptive
+    return DEFENSES.get(name).adaptive
 
 
 @pytest.mark.parametrize("name", DEFENSES)

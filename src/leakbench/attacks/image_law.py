@@ -21,7 +21,7 @@ SHRINKAGE = 3.0
 class ImageLaw(NamedTuple):
     """Normal laws of ``K`` classes of images with ``P`` inputs, from ``N`` examples.
 
-    Images are ``means[k] + (z * spreads[k]) @ examples + floor * u``, where ``z [N]`` and ``u [P]`` are standard normal.
+    An image is ``means[k] + (z * spreads[k]) @ examples + floor * u`` with standard normal ``z [N]`` and ``u [P]``.
 
     Attributes:
         means: ``[K, P]``.
@@ -74,7 +74,8 @@ class ImageLaw(NamedTuple):
     def images(self, latents: torch.Tensor, means: torch.Tensor, spreads: torch.Tensor) -> torch.Tensor:
         """Flat images ``[..., P]`` from latents ``[..., N + P]``, their means ``[..., P]`` and spreads ``[..., N]``."""
         of_examples, own = latents.split([len(self.examples), self.means.shape[1]], dim=-1)
-        return means + (of_examples * spreads) @ self.examples + self.floor * own
+        images: torch.Tensor = means + (of_examples * spreads) @ self.examples + self.floor * own
+        return images
 
     def latents(self, images: torch.Tensor, means: torch.Tensor, spreads: torch.Tensor) -> torch.Tensor:
         """The shortest latents ``[..., N + P]`` of flat images ``[..., P]``, which are also the most probable."""

@@ -215,8 +215,8 @@ class Scoring(_Copies):
     is the normal law's minimum over the variance. So a prior does not vanish on the way, and has its own weight at the
     end.
 
-    Nats are counted per :data:`~leakbench.attacks.objectives.NATS` times the number of inputs, so that weights of regularisers that suit the cosine
-    distance suit the likelihood of every mechanism and model.
+    Nats are counted per :data:`~leakbench.attacks.objectives.NATS` times the number of inputs, so that weights of
+    regularisers that suit the cosine distance suit the likelihood of every mechanism and model.
 
     Input sensitivities are those at images of zeros, the data's mean, or at an estimate, with the labels at hand: they
     are computed once, where those of every candidate would cost several times the search.

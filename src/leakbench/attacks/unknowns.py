@@ -40,7 +40,7 @@ class _Unknown(Part):
         Args:
             batch_shape: ``(B, C, H, W)`` of what a client holds.
             knowledge: of the observations.
-            labels: of the observations, ``[n, B]`` or probabilities ``[n, B, classes]``; None where they are searched for.
+            labels: of the observations, ``[n, B]`` or probabilities ``[n, B, classes]``; None where they are unknown.
             classes: of the model.
         """
         return self
@@ -74,7 +74,7 @@ class _Unknown(Part):
     def decoder(
         self, batch_shape: Shape, pixel_range: torch.Tensor | None, like: torch.Tensor
     ) -> Callable[..., torch.Tensor]:
-        """From latents ``[..., *shape]``, and :attr:`of_rows`, to network inputs ``[..., *batch_shape]``; differentiable.
+        """From latents ``[..., *shape]`` and :attr:`of_rows` to network inputs ``[..., *batch_shape]``; differentiable.
 
         Args:
             batch_shape: ``(B, C, H, W)`` of what a client holds.

@@ -70,13 +70,13 @@ class _Sent(NamedTuple):
     Attributes:
         values: ``[n, N]``.
         places: those that were sent, boolean ``[n, N]``.
-        count: their number, ``[n, 1]``.
+        number: of them, ``[n, 1]``.
         square: their mean square, ``[n, 1]``.
     """
 
     values: torch.Tensor
     places: torch.Tensor
-    count: torch.Tensor
+    number: torch.Tensor
     square: torch.Tensor
 
     @classmethod
@@ -85,8 +85,8 @@ class _Sent(NamedTuple):
         values = dct(part)
         least = LEAST_SENT * values.square().mean(dim=1, keepdim=True).sqrt()
         places = values.abs() > least
-        count = places.sum(dim=1, keepdim=True).clamp(min=1)
-        return cls(values, places, count, (values.square() * places).sum(dim=1, keepdim=True) / count)
+        number = places.sum(dim=1, keepdim=True).clamp(min=1)
+        return cls(values, places, number, (values.square() * places).sum(dim=1, keepdim=True) / number)
 
     def log_likelihood(self, part: torch.Tensor, variance: float) -> torch.Tensor:
         """``[n]``, where candidates have this tensor ``[n, N]``, and deviations from the centre a factor's variance."""
@@ -97,7 +97,7 @@ class _Sent(NamedTuple):
         noise = variance * (means - centre).square() + LEAST_NOISE**2 * self.square
         misfit = (self.values - means).square()
         # A search that is far off sees all coefficients alike, and not those near the centre alone.
-        excess = ((misfit - noise) * self.places).sum(dim=1, keepdim=True) / self.count
+        excess = ((misfit - noise) * self.places).sum(dim=1, keepdim=True) / self.number
         noise = noise + excess.clamp(min=0) + torch.finfo(part.dtype).tiny
         return -0.5 * ((misfit / noise + noise.log()) * self.places).sum(dim=1)
 

@@ -146,7 +146,7 @@ class Entry:
 
     @property
     def shown(self) -> Computed | None:
-        """The strongest attacked setting within the allowed loss; where there is none, the attacked one that loses least."""
+        """The strongest attacked setting within the allowed loss; without one, the attacked one that loses least."""
         attacked = [one for one in self.settings if one.leakage is not None]
         within = [one for one in attacked if one.loss.value <= ALLOWED]
         if within:

@@ -336,9 +336,9 @@ HEATMAPS: Mapping[int | str, Heatmap] = {
     "S1": Heatmap(
         "error for an attacker who knows the channel",
         "Fig. 14 and 30 for an attacker who knows the covariance of the noise and denoises the reconstruction (the "
-        "mean of normal images given a noisy one, with moments of auxiliary images); its search has neither the box nor "
-        "the total variation of the paper's attack. In brackets: the floor, the least mean squared error that a linear "
-        "estimate leaves given the exact noisy images (Wiener 1949), on average over the training images.",
+        "mean of normal images given a noisy one, with moments of auxiliary images); its search has neither the box "
+        "nor the total variation of the paper's attack. In brackets: the floor, the least mean squared error that a "
+        "linear estimate leaves given the exact noisy images (Wiener 1949), on average over the training images.",
         experiment="inversion_adaptive",
         attack=ADAPTIVE,
         least="mmse",
