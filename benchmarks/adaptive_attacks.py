@@ -3,8 +3,8 @@
 ``python -m benchmarks.adaptive_attacks`` prints the mean PSNR over single images of Fashion-MNIST under an untrained
 LeNet, by the plain attack and by the defense's own adaptive one, at a few weights of total variation (with ``--tuned``
 also at the weight that the attacker chooses for himself), the gain of the best adaptive one over the best plain one,
-and the cost of an adaptive iteration over that of a plain one. ``top-k signs`` is a mechanism that exists here alone: a
-stranger's.
+the cost of an adaptive iteration over that of a plain one, and what both find with a law of images (``map``). ``top-k
+signs`` is a mechanism that exists here alone: a stranger's.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def main() -> None:
     forms = ("plain", "adaptive")
     columns = [f"{name}, TV {weight:g}" for weight in arguments.weights for name in forms]
     columns += [f"{name}, tuned" for name in forms] if arguments.tuned else []
-    print("| defense | parameters | " + " | ".join(columns) + " | gain | cost |")
-    print("|---|---|" + "---:|" * (len(columns) + 2))
+    print("| defense | parameters | " + " | ".join(columns) + " | gain | cost | map, plain | map, adaptive |")
+    print("|---|---|" + "---:|" * (len(columns) + 4))
     for defense, parameters in CASES:
         if arguments.defenses and defense not in arguments.defenses:
             continue
@@ -154,7 +154,9 @@ def main() -> None:
         chosen = [tuned(attack) for attack in (plain, {"name": "adaptive", "attack": plain}) if arguments.tuned]
         cells += [f"{attacked(defense, parameters, attack, arguments.victims)[0]:.1f}" for attack in chosen]
         named = ", ".join(f"{key} {value}" for key, value in parameters.items())
-        shown = f"{' | '.join(cells)} | {best[1] - best[0]:+.1f} | {seconds[1] / seconds[0]:.1f}x"
+        lawful: tuple[dict[str, Any], ...] = ({"name": "map"}, {"name": "adaptive", "attack": {"name": "map"}})
+        found = [f"{attacked(defense, parameters, attack, arguments.victims)[0]:.1f}" for attack in lawful]
+        shown = f"{' | '.join(cells)} | {best[1] - best[0]:+.1f} | {seconds[1] / seconds[0]:.1f}x | {' | '.join(found)}"
         print(f"| {defense} | {named} | {shown} |", flush=True)
 
 

@@ -19,7 +19,7 @@ from leakbench.models.convnets import DPCNN, ConvNet, SimpleCNN, SimpleConvNet
 from leakbench.models.lenet import LeNet, LeNet5
 from leakbench.models.linear import MLP
 from leakbench.models.resnet import ResNet10
-from leakbench.models.windows import FeatureWindows
+from leakbench.models.windows import FeatureWindows, _meeting
 from leakbench.randomness import Streams, generator
 
 
@@ -97,6 +97,22 @@ def test_windows_are_the_loop(model: Model, layer: int, shape: tuple[int, int, i
     torch.testing.assert_close(found, network.features(network.parameters, images, name))
 
 
+def test_small_maps_are_met_half_way() -> None:
+    """In LeNet on 28 x 28 behind its second convolution; images of 3 x 32 x 32 would make too large a product."""
+    chosen = {}
+    for shape in ((1, 28, 28), (3, 32, 32)):
+        network = build_network(LeNet(), shape, 10, 0)
+        name = list(network.linear_layers)[-1]
+        windows = FeatureWindows.of(network, name)
+        assert windows is not None
+        with mock.patch("leakbench.models.windows._meeting", wraps=_meeting) as meeting:
+            (images,) = clients(network, 1, 1, shape)
+            _, norms = windows.sensitivity(network.parameters, images, 100)
+        chosen[shape] = _meeting(*meeting.call_args.args)
+        torch.testing.assert_close(norms, loop(network, network.parameters, images, name), rtol=1e-4, atol=1e-6)
+    assert chosen == {(1, 28, 28): 3, (3, 32, 32): 0}
+
+
 @given(
     kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
@@ -104,6 +120,7 @@ def test_windows_are_the_loop(model: Model, layer: int, shape: tuple[int, int, i
     pool=st.tuples(st.integers(1, 2), st.integers(1, 3)),
     sides=st.tuples(st.integers(8, 14), st.integers(8, 14)),
     sparse=st.sampled_from([0, 4, 1000]),
+    met=st.sampled_from([0, 2]),
 )
 def test_any_convolutions_and_pooling(
     kernel: tuple[int, int],
@@ -112,8 +129,9 @@ def test_any_convolutions_and_pooling(
     pool: tuple[int, int],
     sides: tuple[int, int],
     sparse: int,
+    met: int,
 ) -> None:
-    """Also where rows and columns differ, and whether convolutions are matrices or not."""
+    """Also where rows and columns differ, whether convolutions are matrices or not, and where both sides meet."""
     nn = torch.nn
     torch.manual_seed(0)
     features = [
@@ -129,7 +147,10 @@ def test_any_convolutions_and_pooling(
     network = Network(nn.Sequential(*features, nn.Linear(units, 2)))
     windows = FeatureWindows.of(network, "7")
     assert windows is not None
-    with mock.patch("leakbench.models.windows.SPARSE", sparse):
+    with (
+        mock.patch("leakbench.models.windows.SPARSE", sparse),
+        mock.patch("leakbench.models.windows._meeting", return_value=met),
+    ):
         _, norms = windows.sensitivity(network.parameters, images, 7)
     torch.testing.assert_close(norms, loop(network, network.parameters, images, "7"), rtol=1e-4, atol=1e-6)
 

@@ -234,6 +234,12 @@ def test_every_number_of_a_line_is_of_one_computed_setting() -> None:
     assert numbers["leakage"] - numbers["beyond_leakage"] == pytest.approx(10)
 
 
+def test_an_excluded_defense_stands_by_the_setting_that_loses_least() -> None:
+    """Which need not be its weakest: noise may cost more the less it hides."""
+    one = entry(swept([0.2, 0.05, math.nan, 0.1], [30.0, 20.0, 10.0, 15.0]))
+    assert one.shown and one.shown.words == "scale 1" and one.excluded == "loses 5.0 points" and one.beyond is None
+
+
 def test_diverged_training_loses_everything() -> None:
     """Also where one seed alone diverged: the mean over the others would flatter."""
     rows = swept([0.0, 0.0], [30.0, 15.0])

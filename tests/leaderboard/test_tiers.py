@@ -68,6 +68,17 @@ def test_the_smallest_gap_is_found_four_times_out_of_five() -> None:
     assert 0.7 < np.mean(found) < 0.9
 
 
+def test_the_smallest_gap_passes_the_strictest_level_of_many_pairs() -> None:
+    """One pair of twenty defenses' 190, at this gap and the median error: by scipy's paired test."""
+    many = leakages([20.0] * 20, 1.0, 0)
+    pairs = [(a, b) for i, a in enumerate(many) for b in many[i + 1 :]]
+    error = float(np.median([stats.sem(b - a) for a, b in pairs]))
+    draw, gap = np.random.default_rng(1), smallest_gap(many)
+    differences = gap + error * math.sqrt(SEEDS) * draw.standard_normal((4000, SEEDS))
+    found = stats.ttest_1samp(differences, 0, axis=1).pvalue < 0.05 / len(pairs)
+    assert np.mean(found) == pytest.approx(0.8, abs=0.025)
+
+
 def test_the_interval_is_students() -> None:
     values = np.array([20.0, 21.0, 19.5, 22.0, 20.5])
     one = mean_of(values)

@@ -10,6 +10,7 @@ import pytest
 from leakbench.attacks.base import ClientSetup
 from leakbench.jobs.attack import AttackJob
 from leakbench.jobs.base import Job
+from leakbench.jobs.train import TrainJob
 from leakbench.leaderboard.tracks import TRACKS
 from leakbench.models.base import Network, build_network
 from leakbench.planning.project import Project
@@ -42,6 +43,18 @@ def test_attacks_read_the_models_and_clients_of_their_tracks(scale: str) -> None
         )
         attacks.add(path.split("/")[-2])
     assert {"ig", "robbing", *(("spear", "cocktail") if scale == "full" else ())} <= attacks
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "full"])
+def test_defenses_are_attacked_as_they_are_trained(scale: str) -> None:
+    """Noise that is calibrated on a client's images has the same size in the losses and in the attacks of a line."""
+    trained = {job.kind.images_per_client for job in jobs(scale).values() if isinstance(job.kind, TrainJob)}
+    attacks = [
+        job.kind
+        for job in jobs(scale).values()
+        if isinstance(job.kind, AttackJob) and job.dataset.single().unit == "images"
+    ]
+    assert attacks and {kind.calibration for kind in attacks} <= trained
 
 
 def test_every_track_has_cells_at_full() -> None:

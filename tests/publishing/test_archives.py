@@ -142,6 +142,26 @@ def test_what_is_not_there_is_not_published(project: Project) -> None:
     assert not (archive_folder(project, "smoke") / PAPER / "pruning.jsonl.xz").exists()
 
 
+def test_what_a_scale_leaves_out_stays_published(project: Project) -> None:
+    """Records of an experiment that is switched off for a while are not lost."""
+    adopt(project, "smoke", [PAPER])
+    folder = archive_folder(project, "smoke") / PAPER
+    before = (folder / "pruning.jsonl.xz").read_bytes()
+    experiments = project.plan("smoke").papers[PAPER].experiments
+    off = Project(project.root)
+    plan = off.plan("smoke")
+    with pytest.MonkeyPatch.context() as patch:
+        whole = type(plan).experiment_jobs
+        patch.setattr(
+            type(plan),
+            "experiment_jobs",
+            lambda self, paper, name: {} if name == "pruning" else whole(self, paper, name),
+        )
+        files = write_archives(off, "smoke", [PAPER])
+    assert "pruning" in experiments and (folder / "pruning.jsonl.xz").read_bytes() == before
+    assert folder / "pruning.jsonl.xz" in files and all(path.exists() for path in files)
+
+
 def test_an_archive_says_whose_it_is_and_under_which_licence(project: Project) -> None:
     content = lzma.decompress((archive_folder(project, "smoke") / PAPER / "pruning.jsonl.xz").read_bytes())
     head, first, *_ = map(json.loads, content.decode().splitlines())

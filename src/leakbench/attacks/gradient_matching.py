@@ -367,7 +367,7 @@ class Search:
         return value / (NATS * math.prod(self.shape)) if self.attack.objective.in_nats else value
 
     def surprise(self, variables: torch.Tensor) -> torch.Tensor:
-        """Negative log-density of a candidate under the law that the attacker expects, in the unit of likelihoods."""
+        """Negative log-density of variables ``[D]`` under the law of images, a scalar in the unit of likelihoods."""
         assert isinstance(self.attack.unknown, NormalImages)
         nats = self.attack.unknown.weight / 2 * variables[: self.variables].square().sum()
         unit: torch.Tensor = nats / (NATS * math.prod(self.shape))

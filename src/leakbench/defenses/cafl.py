@@ -164,7 +164,7 @@ class CAFL(Defense):
         return torch.stack([sent.log_likelihood(part, variance) for sent, part in parts]).sum(dim=0)
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        """By the coefficients that were sent."""
+        """The factor that fits the coefficients that were sent, ``[n, 1]``."""
         sent = self._sent(received, steps)
         parts = zip(sent, steps.gradient.split(steps.network.sizes, dim=1), strict=True)
         means = torch.cat([each.places * dct(part) for each, part in parts], dim=1)

@@ -6,10 +6,14 @@ window begins at the value that the feature is. A convolution passes such a batc
 its weights where windows are small, and by a transposed convolution elsewhere. Activations, BatchNorm with running
 statistics and pooling that does not overlap are local: spread over its window, the error at their output is multiplied
 by their slopes, which are zero outside the map.
+
+Far from the features windows are most of a map. Where a map between is small, its values' own derivatives by the inputs
+are found first, within small windows, and one product with the errors there does the rest.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -50,6 +54,20 @@ class _Error(NamedTuple):
     corners: tuple[torch.Tensor, torch.Tensor] | None
 
 
+class _Before(NamedTuple):
+    """Derivatives of the values of a map by the images.
+
+    Attributes:
+        by_images: ``[b, values, inputs]``.
+        high: rows of the map.
+        wide: its columns.
+    """
+
+    by_images: torch.Tensor
+    high: int
+    wide: int
+
+
 class _Passed:
     """A stage after its forward pass.
 
@@ -62,7 +80,7 @@ class _Passed:
 
     def __init__(self, stage: _Stage, weight: torch.Tensor | None, read: torch.Size, slopes: torch.Tensor) -> None:
         self.stage, self.slopes = stage, slopes
-        self._weight, self._read = weight, read
+        self._weight, self.read = weight, read
         self._matrix: torch.Tensor | None = None
 
     def units_back(self, error: torch.Tensor, images: slice) -> torch.Tensor:
@@ -80,9 +98,7 @@ class _Passed:
         slopes = self.slopes[images]
         high, wide = slopes.shape[2:]
         if corners is not None and (values.shape[-2] > high or values.shape[-1] > wide):
-            flat, below, right = values.flatten(0, 1), -corners[0].flatten(), -corners[1].flatten()
-            values = _windows(flat, below[:, None], right[:, None], high, wide).view(*values.shape[:3], high, wide)
-            corners = None
+            values, corners = _whole(_Error(values, corners), high, wide), None
         if corners is not None:
             values = _windows(slopes, *corners, *values.shape[3:]).mul_(values)
         elif self.stage.local:
@@ -102,7 +118,7 @@ class _Passed:
         high, wide = ((side - 1) * step + kernel for side, kernel, step in geometry)
         crop = [0, 0, 0, 0]
         if corners is None:
-            crop = [-left, self._read[3] - wide + left, -up, self._read[2] - high + up]
+            crop = [-left, self.read[3] - wide + left, -up, self.read[2] - high + up]
         else:
             corners = stride[0] * corners[0] - up, stride[1] * corners[1] - left
         pad, (b, f) = torch.nn.functional.pad, values.shape[:2]
@@ -186,6 +202,7 @@ class FeatureWindows:
         maps, values = self._forward(self._maps, tensors, images)
         units, features = self._forward(self._units, tensors, values.flatten(1))
         count, shape = features.shape[1], values.shape[1:]
+        met = _meeting(maps, count, images[0].numel()) if len(units) == 1 and not units[0].stage.local else 0
         size, norms = max(1, together // count), list[torch.Tensor]()
         for start in range(0, len(images), size):
             part = slice(start, min(start + size, len(images)))
@@ -193,7 +210,8 @@ class FeatureWindows:
             errors = _errors_of_units(maps, units, shape, part, some)
             if len(units) == 1 and not units[0].stage.local:
                 errors = _errors_of_values(maps[-1], part, some)
-            norms.append(torch.cat([_norms(maps[:-1], error, part) for error in errors], dim=1))
+            before = _derivatives(maps[:met], part, some) if met else None
+            norms.append(torch.cat([_norms(maps[met:-1], error, part, before) for error in errors], dim=1))
         return features, torch.cat(norms)
 
     def _forward(
@@ -253,12 +271,70 @@ def _errors_of_units(
         yield maps[-1].maps_back(_Error(error.unflatten(2, shape), None), images)
 
 
-def _norms(maps: Sequence[_Passed], error: _Error, images: slice) -> torch.Tensor:
-    """Norms of the derivatives by the images, ``[b, f]``, from those by the outputs of the maps."""
+def _norms(
+    maps: Sequence[_Passed], error: _Error, images: slice, before: _Before | None = None
+) -> torch.Tensor:
+    """Norms of the derivatives by the images, ``[b, f]``, from those by the outputs of the maps.
+
+    ``before`` has the derivatives of what the maps read; None where that is the images.
+    """
     for passed in reversed(maps):
         error = passed.maps_back(error, images)
-    norms: torch.Tensor = torch.linalg.vector_norm(error.values, dim=(2, 3, 4))
+    values = error.values.flatten(2)
+    if before is not None:
+        values = _whole(error, before.high, before.wide).flatten(2) @ before.by_images
+    norms: torch.Tensor = torch.linalg.vector_norm(values, dim=2)
     return norms
+
+
+def _derivatives(maps: Sequence[_Passed], images: slice, together: int) -> _Before:
+    """The derivatives of the last map's values by the images."""
+    parts = []
+    for error in _errors_of_values(maps[-1], images, together):
+        for passed in reversed(maps[:-1]):
+            error = passed.maps_back(error, images)
+        parts.append(_whole(error, *maps[0].slopes.shape[2:]).flatten(2))
+    rows, columns = maps[-1].stage.factors
+    high, wide = maps[-1].slopes.shape[2:]
+    return _Before(torch.cat(parts, dim=1), high // rows, wide // columns)
+
+
+def _whole(error: _Error, high: int, wide: int) -> torch.Tensor:
+    """The error on the whole map, zero outside its windows, ``[b, f, C, high, wide]``."""
+    values, corners = error
+    if corners is None:
+        return values
+    flat, below, right = values.flatten(0, 1), -corners[0].flatten(), -corners[1].flatten()
+    return _windows(flat, below[:, None], right[:, None], high, wide).view(*values.shape[:3], high, wide)
+
+
+def _meeting(maps: Sequence[_Passed], features: int, inputs: int) -> int:
+    """Number of stages whose derivatives by the images are best found first; 0 if none are.
+
+    By counts of products: of windows back to the images for every feature, against those for every value of the map
+    between, and one product of both.
+    """
+
+    def back(chain: Sequence[_Passed]) -> int:
+        """Products of one value's window, from the output of the last stage to the images."""
+        total, side = 0, 1
+        for passed in reversed(chain):
+            side *= passed.stage.factors[0]
+            if isinstance(layer := passed.stage.layer, torch.nn.Conv2d):
+                kernel = layer.kernel_size[0]
+                after = (side - 1) * layer.stride[0] + kernel
+                each = kernel**2 if after**2 > SPARSE * kernel**2 else after**2
+                total += side**2 * layer.out_channels * layer.in_channels * each
+                side = min(after, passed.read[2])
+        return total
+
+    whole, best = features * back(maps), 0
+    for met in range(2, len(maps)):
+        values = maps[met - 1].slopes[0].numel() // math.prod(maps[met - 1].stage.factors)
+        cost = features * (back(maps[met:]) + values * inputs) + values * back(maps[:met])
+        if cost < whole:
+            whole, best = cost, met
+    return best
 
 
 def _factors(module: torch.nn.Module) -> tuple[int, int] | None:
