@@ -155,8 +155,10 @@ def main() -> None:
         cells += [f"{attacked(defense, parameters, attack, arguments.victims)[0]:.1f}" for attack in chosen]
         named = ", ".join(f"{key} {value}" for key, value in parameters.items())
         lawful: tuple[dict[str, Any], ...] = ({"name": "map"}, {"name": "adaptive", "attack": {"name": "map"}})
-        found = [f"{attacked(defense, parameters, attack, arguments.victims)[0]:.1f}" for attack in lawful]
-        shown = f"{' | '.join(cells)} | {best[1] - best[0]:+.1f} | {seconds[1] / seconds[0]:.1f}x | {' | '.join(found)}"
+        by_law = [f"{attacked(defense, parameters, attack, arguments.victims)[0]:.1f}" for attack in lawful]
+        shown = (
+            f"{' | '.join(cells)} | {best[1] - best[0]:+.1f} | {seconds[1] / seconds[0]:.1f}x | {' | '.join(by_law)}"
+        )
         print(f"| {defense} | {named} | {shown} |", flush=True)
 
 

@@ -73,8 +73,8 @@ class ImageLaw(NamedTuple):
 
     def images(self, latents: torch.Tensor, means: torch.Tensor, spreads: torch.Tensor) -> torch.Tensor:
         """Flat images ``[..., P]`` from latents ``[..., N + P]``, their means ``[..., P]`` and spreads ``[..., N]``."""
-        of_examples, own = latents.split([len(self.examples), self.means.shape[1]], dim=-1)
-        images: torch.Tensor = means + (of_examples * spreads) @ self.examples + self.floor * own
+        of_examples, of_inputs = latents.split([len(self.examples), self.means.shape[1]], dim=-1)
+        images: torch.Tensor = means + (of_examples * spreads) @ self.examples + self.floor * of_inputs
         return images
 
     def latents(self, images: torch.Tensor, means: torch.Tensor, spreads: torch.Tensor) -> torch.Tensor:
@@ -85,8 +85,8 @@ class ImageLaw(NamedTuple):
         inner.diagonal(dim1=-2, dim2=-1).add_(1)
         along = (weighted @ deviation[..., None]) / self.floor.square()
         of_examples = torch.linalg.solve(inner, along)[..., 0]
-        own = (deviation - (of_examples * spreads) @ self.examples) / self.floor
-        return torch.cat([of_examples, own], dim=-1)
+        of_inputs = (deviation - (of_examples * spreads) @ self.examples) / self.floor
+        return torch.cat([of_examples, of_inputs], dim=-1)
 
     def moments(self, label: int) -> Moments:
         """Mean and covariance of the images of a class."""

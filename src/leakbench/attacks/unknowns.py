@@ -47,7 +47,7 @@ class _Unknown(Part):
 
     @property
     def of_rows(self) -> tuple[torch.Tensor, ...]:
-        """What decoding takes of each observation beside its latents, ``[n, ...]`` each."""
+        """Tensors of each observation that decoding takes beside its latents, ``[n, ...]`` each."""
         return ()
 
     def shape(self, batch_shape: Shape) -> Shape:

@@ -271,9 +271,7 @@ def _errors_of_units(
         yield maps[-1].maps_back(_Error(error.unflatten(2, shape), None), images)
 
 
-def _norms(
-    maps: Sequence[_Passed], error: _Error, images: slice, before: _Before | None = None
-) -> torch.Tensor:
+def _norms(maps: Sequence[_Passed], error: _Error, images: slice, before: _Before | None = None) -> torch.Tensor:
     """Norms of the derivatives by the images, ``[b, f]``, from those by the outputs of the maps.
 
     ``before`` has the derivatives of what the maps read; None where that is the images.
