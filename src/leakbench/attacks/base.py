@@ -526,7 +526,7 @@ class Attack(Component):
         return self
 
     def image_law(self, observations: Observations, knowledge: Knowledge) -> ImageLaw | None:
-        """What it expects of the images of every class; None where it has no such law."""
+        """The law of images that it expects, by class; None where it has none."""
         return None
 
     def effort(self, samples: int) -> Effort:
