@@ -86,7 +86,7 @@ def in_words(board: Board) -> str:
     """The board's evidence in words: victims, the gap that it resolves, and the noise of losses."""
     seeds, each = board.victims
     resolved = (
-        f"gaps below {board.gap:.1f} {board.track.measure.unit} are not resolved"
+        f"gaps from {board.gap:.1f} {board.track.measure.unit} on are usually resolved"
         if math.isfinite(board.gap)
         else "no gap is resolved"
     )
