@@ -33,7 +33,7 @@ def law() -> ImageLaw:
 
 
 def literal_moments(label: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of a class: sums over the examples, one by one."""
+    """Mean ``[P]`` and covariance ``[P, P]`` of a class, by sums over the examples one by one."""
     flat = images_of("pool").flatten(1)
     overall = flat.mean(dim=0)
     means = {}

@@ -28,7 +28,7 @@ BY_PARAMETERS: Mapping[str, Mapping[str, Any]] = {"cafl": {"epsilon": 1, "fracti
 
 
 def declared_by(name: str) -> tuple[Mapping[str, Any], ...]:
-    """What a defense declares; one that declares it by its parameters, with those of the tests."""
+    """Wrappers that a defense declares; where they depend on its parameters, those for the parameters here."""
     if name in BY_PARAMETERS:
         return DEFENSES.get(name)(**BY_PARAMETERS[name]).adaptive
     return DEFENSES.get(name).adaptive

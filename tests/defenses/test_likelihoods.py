@@ -406,7 +406,7 @@ EVERY: list[Defense] = [
 
 
 def test_cafl_by_the_moments_of_its_coefficients(tiny_network: Network) -> None:
-    """Of what travels, tensor by tensor with scipy's DCT: normal, with the two-point law's mean and variance."""
+    """Normal coefficients with the two-point law's mean and variance, tensor by tensor with scipy's DCT."""
     defense, steps = CAFL(epsilon=2, fraction=0.7, form="as_printed"), steps_of(tiny_network)
     _, received = sent(defense, steps)
     candidate = near(steps)

@@ -163,6 +163,7 @@ class Search:
 
     Attributes:
         later: the searches of the later rounds, of which the distances count.
+        nats: that count as one.
         draws: whether the noise of a bottleneck is among its variables, where it is searched for; else it is zero.
     """
 
@@ -172,6 +173,7 @@ class Search:
         self.attack, self.observations, self.knowledge = attack, observations, knowledge
         self.later = [Search(attack, *each) for each in each_round(observations, knowledge)[1:]]
         self.shape = observations.batch_shape
+        self.nats = NATS * math.prod(self.shape)
         self.labels = self._labels()
         classes = observations.network.head.outputs
         self.unknown = attack.unknown.informed(self.shape, knowledge, self.labels, classes)
@@ -364,14 +366,14 @@ class Search:
         if seen.send is not None:
             gradient = straight_through(Candidates(gradient, images, labels, data["row"]), seen.send)
         value = self.attack.objective(gradient, data["target"], data.get("weights"), network.sizes).mean()
-        return value / (NATS * math.prod(self.shape)) if self.attack.objective.in_nats else value
+        return value / self.nats if self.attack.objective.in_nats else value
 
     def surprise(self, variables: torch.Tensor) -> torch.Tensor:
         """Negative log-density of variables ``[D]`` under the law of images, a scalar in the unit of likelihoods."""
         assert isinstance(self.attack.unknown, NormalImages)
         nats = self.attack.unknown.weight / 2 * variables[: self.variables].square().sum()
-        unit: torch.Tensor = nats / (NATS * math.prod(self.shape))
-        return unit
+        surprise: torch.Tensor = nats / self.nats
+        return surprise
 
     def cost(self) -> Cost:
         """The objective of one trial."""

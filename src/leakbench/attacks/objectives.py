@@ -134,7 +134,7 @@ def _per_tensor(
 
 
 class Profile(_Objective):
-    """``K/2 log(1 - cos^2)``: the negative log-likelihood of normal noise, at the scale and the variance that fit best.
+    """``K/2 log(1 - cos^2)`` nats: the negative log-likelihood of normal noise, at the best scale and variance.
 
     ``cos`` is the cosine of gradient and target, ``K`` the number of coordinates that count: the profile likelihood,
     which asks nothing about how long a gradient is or how noisy.

@@ -81,7 +81,7 @@ class _Sent(NamedTuple):
 
     @classmethod
     def of(cls, part: torch.Tensor) -> _Sent:
-        """From a tensor that the server transformed back, ``[n, N]``."""
+        """Read the coefficients of a tensor that the server transformed back, ``[n, N]``."""
         values = dct(part)
         least = LEAST_SENT * values.square().mean(dim=1, keepdim=True).sqrt()
         places = values.abs() > least
@@ -89,7 +89,7 @@ class _Sent(NamedTuple):
         return cls(values, places, number, (values.square() * places).sum(dim=1, keepdim=True) / number)
 
     def log_likelihood(self, part: torch.Tensor, variance: float) -> torch.Tensor:
-        """``[n]``, where candidates have this tensor ``[n, N]``, and deviations from the centre a factor's variance."""
+        """Log-likelihood ``[n]`` of a candidate's tensor ``[n, N]``; ``variance``: of the factor on deviations."""
         means = dct(part)
         highest = means.where(self.places, -torch.inf).amax(dim=1, keepdim=True)
         lowest = means.where(self.places, torch.inf).amin(dim=1, keepdim=True)
