@@ -31,6 +31,9 @@ def project(tmp_path: Path) -> Project:
 
 
 def test_the_page_is_as_it_would_be_written(project: Project) -> None:
+    for lines in ROOT.glob("published/*/leaderboard/lines.csv"):
+        (project.root / lines.relative_to(ROOT)).parent.mkdir(parents=True)
+        shutil.copyfile(lines, project.root / lines.relative_to(ROOT))
     assert write_page(project) == []
     path = project.root / PAGE
     before = path.read_text()
