@@ -26,7 +26,7 @@ from leakbench.attacks.objectives import NATS, Cosine, Objective
 from leakbench.attacks.optimisers import Bounds, Optimiser
 from leakbench.attacks.regularisers import Regulariser, Scene
 from leakbench.attacks.straight_through import Candidates, scored, straight_through
-from leakbench.attacks.unknowns import NormalImages, Pixels, Unknown
+from leakbench.attacks.unknowns import Pixels, Unknown
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
@@ -103,21 +103,14 @@ class GradientMatching(Attack):
 
     def varied(self, prior: float, rate: float) -> GradientMatching:
         weighted = tuple(part.model_copy(update={"weight": prior * part.weight}) for part in self.regularisers)
-        unknown = self.unknown
-        if isinstance(unknown, NormalImages):
-            unknown = unknown.model_copy(update={"weight": prior * unknown.weight})
-        parts = {"regularisers": weighted, "optimiser": self.optimiser.times(rate), "unknown": unknown}
-        return self.model_copy(update=parts)
+        optimiser, unknown = self.optimiser.times(rate), self.unknown.times(prior)
+        return self.model_copy(update={"regularisers": weighted, "optimiser": optimiser, "unknown": unknown})
 
     def image_law(self, observations: Observations, knowledge: Knowledge) -> ImageLaw | None:
-        if not isinstance(self.unknown, NormalImages):
-            return None
         return self.unknown.law(knowledge, observations.network.head.outputs)
 
     def auxiliary(self, granted: int) -> int:
-        if isinstance(self.unknown, NormalImages) and self.batch_norm != "estimated":
-            return min(self.unknown.images, granted)
-        return super().auxiliary(granted)
+        return granted if self.batch_norm == "estimated" else self.unknown.auxiliary(granted)
 
     @property
     def several_rounds(self) -> bool:
@@ -368,13 +361,6 @@ class Search:
         value = self.attack.objective(gradient, data["target"], data.get("weights"), network.sizes).mean()
         return value / self.nats if self.attack.objective.in_nats else value
 
-    def surprise(self, variables: torch.Tensor) -> torch.Tensor:
-        """Negative log-density of variables ``[D]`` under the law of images, a scalar in the unit of likelihoods."""
-        assert isinstance(self.attack.unknown, NormalImages)
-        nats = self.attack.unknown.weight / 2 * variables[: self.variables].square().sum()
-        surprise: torch.Tensor = nats / self.nats
-        return surprise
-
     def cost(self) -> Cost:
         """The objective of one trial."""
         attack, network, shared = self.attack, self.network, self.observations.parameters
@@ -393,7 +379,7 @@ class Search:
                 ]
                 value = torch.stack(distances).mean()
             if attack.unknown.expects:
-                value = value + self.surprise(variables)
+                value = value + attack.unknown.surprise(variables[: self.variables]) / self.nats
             scene = Scene(
                 pixel_range=self.knowledge.pixel_range,
                 statistics_of=lambda candidate: network.batch_statistics(parameters, candidate),

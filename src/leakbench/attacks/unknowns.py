@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -30,7 +30,23 @@ FITTING_RATE = 0.01
 class _Unknown(Part):
     needs: ClassVar[frozenset[Grant]] = frozenset()
     expects: ClassVar[bool] = False
-    """Whether it says how probable images are; then ``weight`` is the factor of that."""
+    """Whether it says how probable images are: :meth:`law` and :meth:`surprise` are its."""
+
+    def times(self, factor: float) -> Self:
+        """The same with so many times the weight of what it believes of images; by default itself."""
+        return self
+
+    def auxiliary(self, granted: int) -> int:
+        """Number of auxiliary images that it reads, of those granted."""
+        return 0
+
+    def law(self, knowledge: Knowledge, classes: int) -> ImageLaw | None:
+        """The law of the images of so many classes, from the attacker's auxiliary ones; by default none."""
+        return None
+
+    def surprise(self, latents: torch.Tensor) -> torch.Tensor:
+        """Negative log-density of the images of latents ``[D]``, times its weight, in nats: a scalar."""
+        raise NotImplementedError
 
     def informed(
         self, batch_shape: Shape, knowledge: Knowledge, labels: torch.Tensor | None, classes: int
@@ -275,8 +291,17 @@ class NormalImages(_Unknown):
         law = self.law(knowledge, classes)
         return _Expected(law, *law.expected(labels, _image_batch(batch_shape)[0]))
 
+    def times(self, factor: float) -> NormalImages:
+        return self.model_copy(update={"weight": factor * self.weight})
+
+    def auxiliary(self, granted: int) -> int:
+        return min(self.images, granted)
+
+    def surprise(self, latents: torch.Tensor) -> torch.Tensor:
+        nats: torch.Tensor = self.weight / 2 * latents.square().sum()
+        return nats
+
     def law(self, knowledge: Knowledge, classes: int) -> ImageLaw:
-        """The law of the images of so many classes, from the attacker's auxiliary ones."""
         images, labels = knowledge.auxiliary_images, knowledge.auxiliary_labels
         assert images is not None and labels is not None
         return ImageLaw.of(images[: self.images], labels[: self.images], classes, self.floor)
