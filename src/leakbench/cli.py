@@ -215,11 +215,11 @@ def _claims(arguments: argparse.Namespace) -> None:
 
 
 def _board(arguments: argparse.Namespace) -> None:
-    from leakbench.leaderboard.history import history
+    from leakbench.leaderboard.history import history, published_scale
     from leakbench.leaderboard.lines import lines, print_lines
 
     project = _project(arguments)
-    scale = arguments.scale or project.settings.scale
+    scale = arguments.scale or (arguments.history and published_scale(project)) or project.settings.scale
     project.plan(scale, where="--scale")
     every = (history if arguments.history else lines)(project, scale, arguments.track)
     _print(arguments, every, print_lines)
@@ -669,12 +669,16 @@ def _add_reports(command: _AddCommand) -> None:
 def _add_leaderboard(command: _AddCommand) -> None:
     board = command("board", _board, "Print the leaderboard, as Figure 1 shows it.")
     board.add_argument("--track", help="the letter of a track (default: all)")
-    board.add_argument("--scale", help="the scale (default: the configured one)")
+    board.add_argument(
+        "--scale", help="the scale (default: the configured one; of --history, one with published lines)"
+    )
     board.add_argument(
         "--history", action="store_true", help="print the published lines instead, with the day of each change"
     )
     board.add_argument(
-        "--json", action="store_true", help="print a JSON list of objects, a line of the leaderboard each"
+        "--json",
+        action="store_true",
+        help="print a JSON list of objects, a line of the leaderboard each; losses are fractions",
     )
     submit = command(
         "submit",

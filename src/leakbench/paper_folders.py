@@ -68,6 +68,11 @@ class PaperFolder:
         """Folder of the paper's printed numbers, as CSV."""
         return self.folder / "reference"
 
+    @property
+    def so_far(self) -> Path:
+        """Overlay that leaves out what a published scale lacks, to be copied; not every paper has one."""
+        return self.folder / "so_far.yaml"
+
     def holds(self, room: str) -> bool:
         """Whether the paper has a module or package ``room``, such as ``jobs`` or ``attacks.released``."""
         path = self.folder.joinpath(*room.split("."))

@@ -90,7 +90,7 @@ def drawn(project: Project, version: int, **strongest: tuple[str, float | None])
 def test_lines_that_another_attack_raised(project: Project) -> None:
     assert "No line of the leaderboard is published yet." in tables(project)
     drawn(project, 1, noise=("ig", 12.0), pruning=("ig", 15.0), sign=("dlg", 13.0), sdq=("", None))
-    assert "None of the published lines (scale `laptop`) was overturned yet." in tables(project)
+    assert "None of the published lines (scale `laptop`) has been overturned yet." in tables(project)
     drawn(project, 2, noise=("surrogate", 17.25), pruning=("ig", 16.0), sign=("unordered", 12.0), sdq=("ig", 9.0))
     found = tables(project).partition("overturned")[2].strip().splitlines()
     assert (

@@ -180,10 +180,17 @@ class Entry:
 
 
 class Row(NamedTuple):
-    """A line of the leaderboard: an entry, and its tier, None where nothing is known of what it leaks."""
+    """A line of the leaderboard.
+
+    Attributes:
+        entry: a defense.
+        tier: None where nothing is known of what it leaks.
+        beyond_tier: where its next setting would stand among the tiers of the others; None where there is none.
+    """
 
     entry: Entry
     tier: int | None
+    beyond_tier: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,6 +200,7 @@ class Board:
     Attributes:
         cohort: clients per round of training, where the protocol sweeps them.
         undefended: by the strongest attack.
+        bare: by each attack, without a defense.
         guess: by the best attacker who ignores the gradient.
         accuracy: of undefended training.
         void: attacks that are too weak without a defense, and so left out.
@@ -204,6 +212,7 @@ class Board:
     cohort: int | None
     entries: tuple[Entry, ...]
     undefended: Leakage
+    bare: Mapping[str, Leakage]
     guess: Leakage
     accuracy: Estimate
     void: tuple[str, ...]
@@ -226,12 +235,15 @@ class Board:
         tier_of = dict(zip(ranked, tiers(list(ranked.values())), strict=True))
         firsts = firsts_of(list(ranked.values()), list(tier_of.values()))
         tier_of |= {label: placed(by_seed, firsts) for label, by_seed in shown.items() if label in out}
+        beyond = {one.label: one.beyond.leakage.by_seed for one in self.entries if one.beyond and one.beyond.leakage}
+        next_of = {label: placed(by_seed, firsts) for label, by_seed in beyond.items()}
 
         def place(entry: Entry) -> tuple[bool, bool, float]:
             leaked = shown.get(entry.label)
             return leaked is None, entry.label in out, 0.0 if leaked is None else float(leaked.mean())
 
-        return [Row(entry, tier_of.get(entry.label)) for entry in sorted(self.entries, key=place)]
+        ordered = sorted(self.entries, key=place)
+        return [Row(entry, tier_of.get(entry.label), next_of.get(entry.label)) for entry in ordered]
 
     @cached_property
     def gap(self) -> float:
@@ -334,7 +346,8 @@ def _of_cell(cell: Cell) -> Iterator[Board]:
     void |= {str(label) for label in rows["attack"][rows["void"]].dropna()}
     cubes = _Cubes.of(values_of(bare[~bare["void"]], track.measure.metric), track.measure)
     guess = strongest(cubes.leakages(bare[bare["attack"].isin(list(track.measure.references))]))
-    undefended = strongest([guess, *cubes.leakages(bare[~bare["void"]], guess)])
+    without = {each.attack: each for each in cubes.leakages(bare[~bare["void"]], guess)}
+    undefended = strongest([guess, *without.values()])
     attacked = dict(iter(rows.groupby("defense", sort=False)))
 
     @cache
@@ -344,14 +357,14 @@ def _of_cell(cell: Cell) -> Iterator[Board]:
         return {each.attack: each for each in cubes.leakages(part[~part["void"]], guess)}, under_attacked(part)
 
     for cohort, of_cohort in _cohorts(trained):
-        without = of_cohort[of_cohort["mechanism"] == "none"]
+        plain = of_cohort[of_cohort["mechanism"] == "none"]
         measured = dict(iter(of_cohort[of_cohort["mechanism"] != "none"].groupby("defense", sort=False)))
         entries = tuple(
-            _entry(measured.get(label, of_cohort[:0]), attacked.get(label, rows[:0]), reached, guess, _bits(without))
+            _entry(measured.get(label, of_cohort[:0]), attacked.get(label, rows[:0]), reached, guess, _bits(plain))
             for label in dict.fromkeys([*measured, *attacked])
         )
-        accuracy = mean_of(values_of(without, "accuracy")["value"].to_numpy(float)) if len(without) else UNKNOWN
-        yield Board(track, dataset, model, cohort, entries, undefended, guess, accuracy, tuple(sorted(void)))
+        accuracy = mean_of(values_of(plain, "accuracy")["value"].to_numpy(float)) if len(plain) else UNKNOWN
+        yield Board(track, dataset, model, cohort, entries, undefended, without, guess, accuracy, tuple(sorted(void)))
 
 
 def _cohorts(trained: pd.DataFrame) -> list[tuple[int | None, pd.DataFrame]]:

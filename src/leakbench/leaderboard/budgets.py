@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import np, pd
 from leakbench.leaderboard.board import Board, Budget, boards
-from leakbench.leaderboard.figures import ATTACKS, IN_A_ROW, LARGEST, STRONGEST, figure, largest, leaked
+from leakbench.leaderboard.figures import ATTACKS, IN_A_ROW, LARGEST, STRONGEST, cell_of, figure, largest, leaked
 from leakbench.leaderboard.tables import table
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COUNTED = (
-    "Gradients are counted as planned, those of choosing a strength and of learning from auxiliary samples included; "
-    "further tries of line searches are not. Attacks that miss their gate are left out."
+    "Gradients are counted as planned, those of choosing a strength and of learning from auxiliary samples included, "
+    "further tries of line searches not; where defenses differ, the most. Attacks that miss their gate are left out."
 )
 
 
@@ -72,7 +72,7 @@ def spent(board: Board) -> list[Spent]:
     guess = board.guess.mean.value
     best, made = dict.fromkeys(range(len(shown)), guess), []
     for name in sorted(reached, key=lambda name: costs[name].evaluations):
-        best = {place: max(best[place], leaked(one, name, guess)) for place, one in enumerate(shown)}
+        best = {place: max(best[place], leaked(one.attacks, name, guess)) for place, one in enumerate(shown)}
         made.append(Spent(name, costs[name], reached[name], float(np.mean(list(best.values())))))
     return made
 
@@ -96,24 +96,25 @@ def fig04(tables: Tables) -> Drawing:
 
 
 def _budgets(ax: Axes, board: Board) -> list[dict[str, Any]]:
+    from matplotlib.patheffects import withStroke
+
     attacks = spent(board)
     for one in attacks:
         at, (low, mean, high) = one.budget.evaluations, one.middle
         ax.plot([at, at], [low, high], color=ATTACKS, linewidth=1.2)
         ax.plot(at, mean, "o", color=ATTACKS, markersize=5)
-        ax.annotate(one.attack, (at, mean), (5, 4), textcoords="offset points", fontsize=7)
+        name = ax.annotate(one.attack, (at, mean), (5, 4), textcoords="offset points", fontsize=7, zorder=5)
+        name.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
     if attacks:
         line = [one.budget.evaluations for one in attacks], [one.best for one in attacks]
         ax.step(*line, where="post", color=STRONGEST, linewidth=1.4)
     ax.axhline(board.guess.mean.value, color=REFERENCE_COLOUR, linestyle="--", linewidth=1)
+    right = ax.get_yaxis_transform()
+    ax.text(1.0, board.guess.mean.value, "best guess ", transform=right, fontsize=6.5, ha="right", va="bottom")
     ax.set(xscale="log", xlabel="gradient evaluations per victim", ylabel=str(board.track.measure))
     plain_ticks(ax.xaxis)
     ax.set_title("\n".join(textwrap.wrap(board.title, 58)), loc="left", fontsize=8)
-    return [_cell_of(board) | _numbers(one) for one in attacks]
-
-
-def _cell_of(board: Board) -> dict[str, Any]:
-    return {"track": board.track.key, "dataset": board.dataset, "model": board.model, "cohort": board.cohort}
+    return [cell_of(board) | _numbers(one) for one in attacks]
 
 
 def _numbers(one: Spent) -> dict[str, Any]:

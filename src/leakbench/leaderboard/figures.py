@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leakbench.lazy import np, pd
 from leakbench.leaderboard import PAPER
-from leakbench.leaderboard.board import Board, Computed, Entry, Row, boards, unjudged
+from leakbench.leaderboard.board import Board, Computed, Leakage, Row, boards, unjudged
 from leakbench.leaderboard.tracks import ALLOWED, READ
 from leakbench.planning.layers import read_yaml
 from leakbench.report.artifacts import Tables, artifact
@@ -38,7 +38,8 @@ MEASURED = (
 )
 TIERED = (
     "In the order of leakage a tier ends where a defense leaks more than the first of the tier (Student's test over "
-    "seeds, 5 % after Holm's correction for all pairs): of two in one tier nothing is said."
+    "seeds, 5 % after Holm's correction for all pairs): of two in one tier nothing is said. Defenses that leak alike "
+    "on the same victims are told apart at smaller gaps than are usually resolved."
 )
 STRONGEST = "#D55E00"
 """Colour of the frame around the strongest attack."""
@@ -52,6 +53,8 @@ BEYOND = 15.0
 """Loss in percentage points at which Figure 2 ends."""
 DOMINATED = 0.25
 """Opacity of dominated points."""
+NO_DEFENSE = "no defense"
+"""Label of the undefended update."""
 
 
 @cache
@@ -73,8 +76,13 @@ def percent(part: float) -> str:
 
 
 def leakage_of(board: Board) -> str:
-    """``PSNR (dB), best reconstruction``."""
-    return f"{board.track.measure}, best reconstruction"
+    """``PSNR (dB), strongest attack``."""
+    return f"{board.track.measure}, strongest attack"
+
+
+def cell_of(board: Board) -> dict[str, Any]:
+    """The columns that say which board a row of numbers is of."""
+    return {"track": board.track.key, "dataset": board.dataset, "model": board.model, "cohort": board.cohort}
 
 
 def inapplicable(board: Board) -> str:
@@ -96,7 +104,7 @@ def in_words(board: Board) -> str:
 
 @figure(
     1,
-    title="Tiers of defenses at an equal loss of accuracy",
+    title=f"Tiers of defenses at a loss of at most {percent(ALLOWED)} points of accuracy",
     caption=f"Every defense at the strongest computed setting that costs at most {percent(ALLOWED)} percentage points "
     "of accuracy, least leakage first, with 95 % intervals over seeds; tick: the tenth of the victims that leaks most; "
     "faint: the next stronger setting, which costs more. Bands are tiers; hollow defenses at the bottom cost more in "
@@ -142,7 +150,7 @@ def _ranking(ax: Axes, board: Board) -> list[dict[str, Any]]:
 def _ends(board: Board) -> list[tuple[float, str, str, str]]:
     """Leakage without a defense, and of the best guess, with names, colours and line styles."""
     return [
-        (board.undefended.mean.value, "no defense", colour("none"), "-"),
+        (board.undefended.mean.value, NO_DEFENSE, colour("none"), "-"),
         (board.guess.mean.value, "best guess", REFERENCE_COLOUR, "--"),
     ]
 
@@ -233,6 +241,7 @@ def ratio(value: float) -> str:
     caption=f"Every computed and attacked setting of every defense. {MEASURED} The area of a point grows with the bits "
     "that a client sends over those of an undefended step. Bright and numbered: settings that no other one beats in "
     "leakage, loss and bits at once; faint: the others. Below the list: defenses that have no setting among the best. "
+    "Leakage and loss are compared to a tenth, bits to a hundredth. "
     f"What loses more than {BEYOND:g} points is beyond the axes. {LARGEST}",
 )
 def fig02(tables: Tables) -> Drawing:
@@ -251,7 +260,7 @@ def settings_of(board: Board) -> pd.DataFrame:
     Gains of accuracy count as no loss; leakage and loss are compared to a tenth of their units.
     """
     rows = [
-        {"track": board.track.key, "dataset": board.dataset, "model": board.model, "cohort": board.cohort}
+        cell_of(board)
         | {"defense": entry.label, "mechanism": entry.mechanism, **_of_setting(one), COLUMN: one.under_attacked}
         for entry in board.entries
         for one in entry.settings
@@ -271,7 +280,8 @@ def _unbeaten(points: pd.DataFrame) -> pd.Series:
 
 
 def _front(ax: Axes, board: Board, points: pd.DataFrame) -> None:
-    shown = points[(points["loss"] <= BEYOND) & points["leakage"].notna()]
+    points = points[points["leakage"].notna()]
+    shown = points[points["loss"] <= BEYOND]
     for value, name, tint, style in _ends(board):
         ax.axhline(value, linewidth=1, color=tint, linestyle=style)
         ax.text(1.0, value, name, transform=ax.get_yaxis_transform(), fontsize=7.5, ha="right", va="bottom")
@@ -288,7 +298,7 @@ def _front(ax: Axes, board: Board, points: pd.DataFrame) -> None:
                 marker=marker(mechanism),
                 alpha=1.0 if best else DOMINATED,
             )
-    _name(ax, shown)
+    _name(ax, points)
     for bits in (0.05, 0.25, 1.0):
         ax.scatter([], [], s=_area(bits), color=REFERENCE_COLOUR, label=f"{bits:g}x the bits")
     ax.legend(loc="upper right", bbox_to_anchor=(1.0, 0.88), fontsize="small", labelspacing=1.0)
@@ -301,8 +311,9 @@ def _area(bits: float) -> float:
     return 10 + 35 * math.sqrt(bits) if math.isfinite(bits) else 10
 
 
-def _name(ax: Axes, shown: pd.DataFrame) -> None:
+def _name(ax: Axes, points: pd.DataFrame) -> None:
     """A number beside every point of the front, by rising loss; a list of their names, and of the other defenses."""
+    shown = points[points["loss"] <= BEYOND]
     best = shown[shown["front"]].sort_values(["loss", "leakage"], ascending=[True, False])
     names = []
     for number, row in enumerate(best.to_dict("records"), start=1):
@@ -310,8 +321,9 @@ def _name(ax: Axes, shown: pd.DataFrame) -> None:
         ax.annotate(str(number), place, (6, 4), textcoords="offset points", fontsize=7.5, color=tint)
         name = ", ".join(filter(None, (row["defense"], row["setting"])))
         names.append((f"{number}  {name} {DAGGER if row[COLUMN] else ''}".rstrip(), tint))
-    for other, rows in shown[~shown["defense"].isin(best["defense"])].groupby("defense", sort=False):
-        names.append((f"–  {marked(str(other), rows)}", colour(rows["mechanism"].iloc[0])))
+    for other, rows in points[~points["defense"].isin(best["defense"])].groupby("defense", sort=False):
+        beyond = "" if other in set(shown["defense"]) else f", loses over {BEYOND:g}"
+        names.append((f"–  {marked(str(other), rows)}{beyond}", colour(rows["mechanism"].iloc[0])))
     apart = min(0.05, 1.0 / max(len(names), 1))
     for line, (name, tint) in enumerate(names):
         ax.text(1.02, 0.98 - line * apart, name, transform=ax.transAxes, fontsize=7.5, color=tint, va="center")
@@ -320,9 +332,10 @@ def _name(ax: Axes, shown: pd.DataFrame) -> None:
 @figure(
     3,
     title="Every defense under every attack",
-    caption="PSNR (dB), in track T tokens found (%), mean over victims, of every attack at the setting of Figure 1, in "
-    "its order; framed: the strongest attack. A dash: the attack does not apply to the defense. Left out: attacks "
-    f"that miss their gate. {LARGEST}",
+    caption="PSNR (dB), in track T tokens found (%), mean over victims, of every attack without a defense, and on "
+    "every defense at the setting of Figure 1, in its order; framed: the strongest attack. Brackets: the defense is "
+    "excluded, since it loses more in every setting. Shades run from the best guess, below which a search may end, to "
+    f"no defense. A dash: the attack does not apply. Left out: attacks that miss their gate. {LARGEST}",
 )
 def fig03(tables: Tables) -> Drawing:
     """A panel per track, data set and model; a cell per defense and attack."""
@@ -335,30 +348,50 @@ def fig03(tables: Tables) -> Drawing:
     return Drawing(drawn, pd.DataFrame(rows))
 
 
-def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
-    from matplotlib.patches import Rectangle
+class _Attacked(NamedTuple):
+    """A line of Figure 3: what attacks reach on a defense, or without one.
 
-    held = [(row.entry, row.entry.shown) for row in board.rows if row.entry.shown is not None]
-    attacks = list(dict.fromkeys(name for _, shown in held for name in shown.attacks))
-    cells = np.array([[leaked(shown, name, math.nan) for name in attacks] for _, shown in held])
-    cells = cells.reshape(len(held), len(attacks))
+    Attributes:
+        name: as the figure writes it.
+        numbers: of the line, whatever the attack.
+        reached: by attack.
+        strongest: label of the attack that counts.
+    """
+
+    name: str
+    numbers: dict[str, Any]
+    reached: Mapping[str, Leakage]
+    strongest: str
+
+
+def _attacked(board: Board) -> Iterator[_Attacked]:
+    """The lines of a board, that without a defense first."""
+    bare = {"defense": NO_DEFENSE, "mechanism": "none", "setting": "", COLUMN: False}
+    yield _Attacked(NO_DEFENSE, bare, board.bare, board.undefended.attack)
+    for entry, shown in ((row.entry, row.entry.shown) for row in board.rows):
+        if shown is not None:
+            name = f"({entry.name})" if entry.excluded else entry.name
+            numbers = {"defense": entry.label, "mechanism": entry.mechanism, "setting": shown.words}
+            best = shown.leakage.attack if shown.leakage else ""
+            yield _Attacked(name, numbers | {COLUMN: shown.under_attacked}, shown.attacks, best)
+
+
+def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
+    lines = list(_attacked(board))
+    attacks = list(dict.fromkeys(attack for line in lines[1:] for attack in line.reached))
+    cells = np.array([[leaked(line.reached, attack, math.nan) for attack in attacks] for line in lines])
+    cells = cells.reshape(len(lines), len(attacks))
     low, high = board.guess.mean.value, board.undefended.mean.value
     ax.imshow(cells, cmap="cividis", vmin=low, vmax=high, aspect="auto")
-    rows = []
-    for line, (entry, shown) in enumerate(held):
-        strongest = shown.leakage.attack if shown.leakage else ""
-        for column, name in enumerate(attacks):
-            value = cells[line, column]
-            tint = "black" if value > (low + high) / 2 or math.isnan(value) else "white"
-            text = NONE if math.isnan(value) else f"{value:.1f}"
-            ax.text(column, line, text, ha="center", va="center", fontsize=7.5, color=tint)
-            if name == strongest:
-                ax.add_patch(
-                    Rectangle((column - 0.47, line - 0.45), 0.94, 0.9, fill=False, edgecolor=STRONGEST, lw=1.8)
-                )
-            rows.append(_cell(board, entry, shown, name, value, name == strongest))
+    rows: list[dict[str, Any]] = []
+    for height, line in enumerate(lines):
+        for column, attack in enumerate(attacks):
+            value, strongest = cells[height, column], attack == line.strongest
+            _write(ax, column, height, value, "black" if not value <= (low + high) / 2 else "white", strongest)
+            rows.append(cell_of(board) | line.numbers | {"attack": attack, "leakage": value, "strongest": strongest})
+    ax.axhline(0.5, color="white", linewidth=2.5)
     ax.set_xticks(range(len(attacks)), attacks)
-    ax.set_yticks(range(len(held)), [entry.name for entry, _ in held])
+    ax.set_yticks(range(len(lines)), [line.name for line in lines])
     ax.grid(visible=False)
     ax.xaxis.tick_top()
     unit = board.track.measure.unit
@@ -368,22 +401,16 @@ def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
     return rows
 
 
-def leaked(shown: Computed, attack: str, otherwise: float) -> float:
+def _write(ax: Axes, column: int, height: int, value: float, ink: str, framed: bool) -> None:
+    """Write a number into its cell, a dash for NaN, and frame the strongest attack's."""
+    from matplotlib.patches import Rectangle
+
+    text = NONE if math.isnan(value) else f"{value:.1f}"
+    ax.text(column, height, text, ha="center", va="center", fontsize=7.5, color=ink)
+    if framed:
+        ax.add_patch(Rectangle((column - 0.47, height - 0.45), 0.94, 0.9, fill=False, edgecolor=STRONGEST, lw=1.8))
+
+
+def leaked(reached: Mapping[str, Leakage], attack: str, otherwise: float) -> float:
     """The leakage by an attack; another number where it does not apply."""
-    return shown.attacks[attack].mean.value if attack in shown.attacks else otherwise
-
-
-def _cell(board: Board, entry: Entry, shown: Computed, attack: str, value: float, strongest: bool) -> dict[str, Any]:
-    return {
-        "track": board.track.key,
-        "dataset": board.dataset,
-        "model": board.model,
-        "cohort": board.cohort,
-        "defense": entry.label,
-        "mechanism": entry.mechanism,
-        "attack": attack,
-        "leakage": value,
-        "setting": shown.words,
-        "strongest": strongest,
-        COLUMN: shown.under_attacked,
-    }
+    return reached[attack].mean.value if attack in reached else otherwise

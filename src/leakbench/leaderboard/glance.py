@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import np, pd
 from leakbench.leaderboard.board import Board, Row, boards
-from leakbench.leaderboard.figures import TIERED, figure, percent, shipped
-from leakbench.leaderboard.tracks import ALLOWED, TRACKS
+from leakbench.leaderboard.figures import TIERED, cell_of, figure, percent, shipped
+from leakbench.leaderboard.tracks import ALLOWED
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing
 from leakbench.report.style import REFERENCE_COLOUR, panels
@@ -16,10 +16,12 @@ from leakbench.report.under_attacked import COLUMN, DAGGER
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CELL = (0.42, 0.19)
+CELL = (0.5, 0.19)
 """Width and height of a cell, in inches."""
 COLUMN_WIDTH = 3.4
 """Width of a column of print, in inches."""
+LINE = 0.1
+"""Height of a line that names a track, in inches."""
 DARK = 0.5
 """Darkness of a cell from which its number is white."""
 
@@ -28,18 +30,21 @@ DARK = 0.5
     5,
     title="Tiers at a glance",
     leads=True,
-    caption="A column per board, a line per defense: its leakage (dB, in track T %) at a loss of at most "
-    f"{percent(ALLOWED)} percentage points of accuracy, and in colour its tier, from dark (the first, which leaks "
-    "least) to light. Grey, in brackets: excluded, since it loses more in every setting. Empty: nothing applies. Bold: "
-    f"compared. Defenses stand in the order of the first board; tracks are not averaged. {TIERED} "
-    + " ".join(f"{track.key}: {track.name}." for track in TRACKS),
+    caption="A column per board, a line per defense: its tier, and its leakage (dB, in track T %) at a loss of at most "
+    f"{percent(ALLOWED)} percentage points of accuracy. Shades run over the tiers of each board, from dark (the first, "
+    "which leaks least) to light. Grey, in brackets: excluded, since it loses more in every setting. Empty: nothing "
+    f"applies. Bold: compared. Defenses stand in the order of the first board; tracks are not averaged. {TIERED}",
 )
 def fig05(tables: Tables) -> Drawing:
     """One panel."""
     every = boards(tables)
     placed = [{row.entry.label: row for row in board.rows} for board in every]
     defenses = list(dict.fromkeys(label for of_board in placed for label in of_board))
-    width, height = max(COLUMN_WIDTH, 1.6 + CELL[0] * len(every)), 0.8 + CELL[1] * (len(defenses) + 2)
+    of_tracks = dict.fromkeys(f"{board.track.key}: {board.track.name}" for board in every)
+    width, height = (
+        max(COLUMN_WIDTH, 1.6 + CELL[0] * len(every)),
+        0.8 + CELL[1] * (len(defenses) + 2) + LINE * len(of_tracks),
+    )
     drawn, (ax,) = panels(1, width=width, height=height)
     tints = np.array([[_tint(of_board, label) for of_board in placed] for label in defenses])
     ax.imshow(tints, cmap="YlGnBu", vmin=0, vmax=1, aspect="auto")
@@ -53,12 +58,13 @@ def fig05(tables: Tables) -> Drawing:
             tick.set_fontweight("bold")
     ax.set_xticks(range(len(every)), [_head(board) for board in every], fontsize=6)
     ax.xaxis.tick_top()
+    ax.text(0.0, -0.02, "\n".join(of_tracks), transform=ax.transAxes, fontsize=6, va="top")
     ax.tick_params(length=0)
     ax.grid(visible=False)
     for spine in ax.spines.values():
         spine.set_visible(False)
     rows: list[dict[str, Any]] = [
-        {"track": board.track.key, "dataset": board.dataset, "model": board.model, "cohort": board.cohort}
+        cell_of(board)
         | {"defense": label, "tier": row.tier, "excluded": row.entry.excluded, COLUMN: _under_attacked(row)}
         for board, of_board in zip(every, placed, strict=True)
         for label, row in of_board.items()
@@ -86,13 +92,14 @@ def _write(ax: Axes, column: int, line: int, row: Row, tint: float) -> None:
     shown = row.entry.shown
     if shown is None or shown.leakage is None:
         return
-    number = f"{shown.leakage.mean.value:.0f}"
+    number = f"{shown.leakage.mean.value:.1f}"
     if row.entry.excluded:
         text, ink = f"({number})", REFERENCE_COLOUR
     else:
         text, ink = number, "white" if tint > DARK else "black"
+        ax.text(column - 0.44, line, str(row.tier), ha="left", va="center", fontsize=5.5, color=ink)
     mark = DAGGER if _under_attacked(row) else ""
-    ax.text(column, line, text + mark, ha="center", va="center", fontsize=6.5, color=ink)
+    ax.text(column + 0.1, line, text + mark, ha="center", va="center", fontsize=6.5, color=ink)
 
 
 def _under_attacked(row: Row) -> bool:

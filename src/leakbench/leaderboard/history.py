@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from leakbench.lazy import pd
 from leakbench.leaderboard.lines import known, lines, lines_path
 from leakbench.records import atomic_write
-from leakbench.report.published import PUBLISHED
+from leakbench.report.published import PUBLISHED, SCALES
 from leakbench.report.tidy import existing
 
 if TYPE_CHECKING:
@@ -33,6 +33,11 @@ UNKEPT = "smoke"
 def history_path(scale: str) -> str:
     """Path of the published lines, relative to the project's root."""
     return f"{PUBLISHED}/{scale}/leaderboard/lines.csv"
+
+
+def published_scale(project: Project) -> str | None:
+    """The largest scale of which lines are published; None where none are."""
+    return next((scale for scale in SCALES if (project.root / history_path(scale)).is_file()), None)
 
 
 def keep_lines(project: Project, scale: str, day: datetime.date) -> list[str]:

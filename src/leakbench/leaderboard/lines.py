@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leakbench.errors import UnknownName
+from leakbench.errors import RecordError, UnknownName
 from leakbench.planning.project import Project
 from leakbench.report.artifacts import FIGURES
 from leakbench.report.terminal import print_rows
@@ -26,6 +26,8 @@ SHOWN = (
     "excluded",
 )
 """Numbers of a line that people read first."""
+HEADS = {"loss": "points lost"}
+"""Heads of columns that are printed in another unit than they are kept in."""
 
 
 def lines_path(scale: str) -> str:
@@ -46,6 +48,11 @@ def lines(project: Project, scale: str, track: str | None = None) -> list[dict[s
         UnknownName: it has no such track.
     """
     path = lines_path(scale)
+    if not (project.root / path).is_file():
+        raise RecordError(
+            f"{path}: missing; draw it with `snakemake --cores all --config scale={scale} -- "
+            f"{path.replace('.csv', '.pdf')}`, or see published lines with `leakbench board --history`"
+        )
     rows = read_frame(project.root, path, f"draw {path.replace('.csv', '.pdf')}")
     tracks = rows["track"].unique().tolist()
     if track is not None and track not in tracks:
@@ -68,7 +75,10 @@ def print_lines(every: Sequence[Mapping[str, Any]]) -> None:
     for line in every:
         cell = [f"track {line['track']} (version {line['version']})", line["dataset"], line["model"]]
         cell += [f"{line['cohort']:.0f} clients a round"] if line["cohort"] else []
-        tables.setdefault(", ".join(cell), []).append({name: _short(line[name]) for name in SHOWN if name in line})
+        shown = {name: line[name] for name in SHOWN if name in line}
+        if shown.get("loss") is not None:
+            shown["loss"] *= 100
+        tables.setdefault(", ".join(cell), []).append({HEADS.get(name, name): _short(shown[name]) for name in shown})
     for title, rows in tables.items():
         print_rows(title, rows)
 

@@ -128,9 +128,8 @@ def _overturned(project: Project) -> list[str]:
         return ["No line of the leaderboard is published yet."]
     rows = [row for scale in scales for row in _rows_of(project, scale)]
     if not rows:
-        return [
-            f"None of the published lines (scale {', '.join(f'`{scale}`' for scale in scales)}) was overturned yet."
-        ]
+        named = ", ".join(f"`{scale}`" for scale in scales)
+        return [f"None of the published lines (scale {named}) has been overturned yet."]
     return ["| day | scale | track | cell | defense | before | after |", "|---|---|---|---|---|---|---|", *rows]
 
 

@@ -97,16 +97,16 @@ class Track(NamedTuple):
 
     @property
     def title(self) -> str:
-        """``Track A (version 1): one message, untrained model``."""
+        """``Track A (version 1): one message about one image``."""
         return f"Track {self.key} (version {self.version}): {self.name}"
 
 
 TRACKS = (
-    Track("A", 2, "one message about one image, untrained model", "single_undefended", "single"),
+    Track("A", 2, "one message about one image, label known, untrained model", "single_undefended", "single"),
     Track("B", 3, "one message about eight images, labels inferred", "batch_undefended", "batch", ASSIGNED_PSNR),
-    Track("C", 2, "one message about one image, along training", "trained_undefended", "trained"),
+    Track("C", 2, "one message about one image, label known, along training", "trained_undefended", "trained"),
     Track("D", 3, "two local steps on four images, labels inferred", "local_undefended", "local", ASSIGNED_PSNR),
-    Track("E", 2, "messages of three rounds about one image", "rounds_undefended", "rounds"),
+    Track("E", 2, "messages of three rounds about one image, label known", "rounds_undefended", "rounds"),
     Track("F", 2, "the sum of four users, an image each, labels inferred", "sum_undefended", "sum", ASSIGNED_PSNR),
     Track(
         "G",
@@ -136,7 +136,7 @@ TRACKS = (
     Track(
         "T",
         1,
-        "one message about one sentence, untrained model",
+        "one message about one sentence, label known, untrained model",
         "text_undefended",
         "text",
         TOKENS,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leakbench.errors import RecordError
+from leakbench.paper_folders import paper_folders
 from leakbench.publishing.archives import archive_folder, read_sums
 from leakbench.records import atomic_write
 from leakbench.report.artifacts import Artifact, artifacts_at
@@ -113,7 +114,7 @@ def _page(project: Project, scale: str, paper: str, files: Mapping[Artifact, Pat
         f"# {short_citation(spec.citation)}: figures and tables at `{scale}`",
         f"{spec.citation}, *{spec.title}*. Scale `{scale}`: {plan.description}. Claims, and what deviates from the "
         f"paper, are on {its_page}. To draw all of it again from the records in this folder:",
-        f"```console\nleakbench adopt {scale} --paper {paper}\n"
+        f"```console\nleakbench adopt {scale} --paper {paper}\n{_overlay(project, paper)}"
         f'snakemake --cores all --config scale={scale} "papers=[{paper}]"\n```',
     ]
     scaled = f" {plan.caption}"  # at the top of the page
@@ -128,6 +129,14 @@ def _page(project: Project, scale: str, paper: str, files: Mapping[Artifact, Pat
             table, _, caption = file.read_text(encoding="utf-8").strip().partition("\n\n")
             parts += [_escaped(caption.replace(scaled, "")), re.sub(r"(?=\[[A-Z])", r"\\", table)]  # [PAD] is no link
     return "\n\n".join([*parts, ""])
+
+
+def _overlay(project: Project, paper: str) -> str:
+    """The command that leaves out what is not published yet, where the paper has an overlay for that."""
+    overlay, root = paper_folders()[paper].so_far.resolve(), project.root.resolve()
+    if not overlay.is_file() or not overlay.is_relative_to(root):
+        return ""
+    return f"mkdir -p config/papers && cp {overlay.relative_to(root)} config/papers/{paper}.yaml\n"
 
 
 def _escaped(caption: str) -> str:

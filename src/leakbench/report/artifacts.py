@@ -26,6 +26,7 @@ from leakbench.report.tidy import adaptive_path, gates_path, needed, read_frame,
 from leakbench.report.under_attacked import COLUMN, DAGGER, under_attacked, under_attacked_notes
 
 if TYPE_CHECKING:
+    from leakbench.jobs.base import JobKind
     from leakbench.planning.plan import Plan
     from leakbench.planning.project import Project
     from leakbench.report.plots import Drawing
@@ -161,7 +162,7 @@ class Artifact:
         jobs = [plan.experiment_jobs(self.paper, experiment) for experiment in self.experiments]
         data = _listed([[job.dataset.label for job in of_one] for of_one in jobs])
         models = _listed([[job.model.label for job in of_one] for of_one in jobs])
-        seeds = max(job.kind.seeds for of_one in jobs for job in of_one)
+        seeds = _seeds(job.kind for of_one in jobs for job in of_one)
         return f"{opening} Data: {data}; model: {models}; seeds: {seeds}. {plan.caption}"
 
     def render(self, project: Project, path: str, bare: Shape | None = None) -> list[str]:
@@ -396,6 +397,18 @@ def _listed(by_experiment: Sequence[Sequence[str]]) -> str:
     shared = [label for label in every if all(label in labels for labels in present)]
     rest = ", ".join(label for label in every if label not in shared)
     return ", ".join([*shared, f"in part {rest}"] if shared and rest else every)
+
+
+def _seeds(kinds: Iterable[JobKind]) -> str:
+    """Numbers of seeds: one, or by the kind of job ``8 (attack), 5 (train)``."""
+    by_kind: dict[str, int] = {}
+    for kind in kinds:
+        by_kind[kind.name] = max(kind.seeds, by_kind.get(kind.name, 0))
+    if len(set(by_kind.values())) == 1:
+        return str(next(iter(by_kind.values())))
+    return ", ".join(
+        f"{seeds} ({name})" for name, seeds in sorted(by_kind.items(), key=lambda item: (-item[1], item[0]))
+    )
 
 
 def artifacts_at(plan: Plan) -> list[Artifact]:

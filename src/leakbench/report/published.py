@@ -246,10 +246,12 @@ def _by_scale(project: Project, paper: str, judged: Sequence[tuple[str, Row]]) -
     """``overnight 26, smoke 14``, with numbers of claims only where there are several scales, and links to figures."""
     counts = Counter(scale for scale, _ in judged)
     parts = []
-    for scale in (each for each in SCALES if counts[each]):
+    for scale in SCALES:
         path, name = exhibits_path(scale, paper), f"`{scale}`"
-        name = f"[{name}]({path})" if (project.root / path).is_file() else name
-        parts.append(name + (f" {counts[scale]}" if len(counts) > 1 else ""))
+        drawn = (project.root / path).is_file()
+        if counts[scale] or drawn:
+            name = f"[{name}]({path})" if drawn else name
+            parts.append(name + (f" {counts[scale]}" if len(counts) > 1 and counts[scale] else ""))
     return ", ".join(parts)
 
 
