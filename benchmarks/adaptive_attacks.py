@@ -77,12 +77,10 @@ class TopKSigns(Defense):
         return DenseMessage(torch.zeros_like(steps.gradient).scatter(1, largest.indices, signs))
 
 
-def attacked(
-    defense: str, parameters: Mapping[str, Any], attack: Mapping[str, Any], victims: int, **protocol: Any
-) -> tuple[float, float]:
-    """Mean PSNR over the victims, in dB, and processor seconds. ``protocol`` has other fields of the attack job."""
+def job_of(defense: str, parameters: Mapping[str, Any], attack: Mapping[str, Any], **protocol: Any) -> Job:
+    """An attack under an untrained LeNet; ``protocol`` has the fields of :class:`AttackJob`."""
     given = dict(attack)
-    job = Job(
+    return Job(
         scale="benchmark",
         paper="attacks",
         experiment="adaptive",
@@ -90,10 +88,17 @@ def attacked(
         model=Variant("lenet", MODELS.get("lenet"), {}, {}),
         defense=Variant(defense, DEFENSES.get(defense), parameters, {}),
         attack=Variant("attack", ATTACKS.get(given.pop("name")), given, {}),
-        kind=AttackJob(clients=victims, batch_size=1, knowledge=KNOWN, **protocol),
+        kind=AttackJob(knowledge=KNOWN, **protocol),
         part="all",
         seeds=(0,),
     )
+
+
+def attacked(
+    defense: str, parameters: Mapping[str, Any], attack: Mapping[str, Any], victims: int, **protocol: Any
+) -> tuple[float, float]:
+    """Mean PSNR over the victims, in dB, and processor seconds. ``protocol`` has other fields of the attack job."""
+    job = job_of(defense, parameters, attack, clients=victims, batch_size=1, **protocol)
     started = time.process_time()
     (replicate,) = compute(job, Placement("cpu").resolve()).replicates
     values = replicate.metrics["psnr"]

@@ -13,8 +13,8 @@ from leakbench.attacks.adaptive import PosteriorMean
 from leakbench.attacks.gradient_matching import Search
 from leakbench.attacks.image_law import SHARED, SHRINKAGE, ImageLaw
 from leakbench.attacks.objectives import NATS
-from leakbench.attacks.presets import MAP
-from leakbench.attacks.unknowns import NormalImages, Pixels
+from leakbench.attacks.presets import DLG, MAP
+from leakbench.attacks.unknowns import JITTER, NormalImages, Pixels
 from leakbench.models.lenet import LeNet
 from leakbench.randomness import generator
 from leakbench.theory.denoising import posterior_mean
@@ -49,25 +49,19 @@ def literal_moments(label: int) -> tuple[torch.Tensor, torch.Tensor]:
     return means[label], covariance + FLOOR * torch.stack(deviations).square().mean() * torch.eye(6)
 
 
-@pytest.mark.parametrize("label", [0, 1, 2])
-def test_moments_are_those_of_the_class_and_of_all(law: ImageLaw, label: int) -> None:
-    """Class 1 has no images, and so the law of all."""
-    mean, covariance = literal_moments(label)
-    moments = law.moments(label)
-    torch.testing.assert_close(moments.mean, mean)
-    torch.testing.assert_close(moments.covariance, covariance)
+def moments(law: ImageLaw, label: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and covariance of a class, from the derivative of its images by standard normal latents."""
+    means, spreads = law.expected(torch.tensor([[label]]), 1)
+    latents = law.means.new_zeros(len(law.examples) + law.means.shape[1])
+    derivative = torch.func.jacrev(lambda some: law.images(some, means[0, 0], spreads[0, 0]))(latents)
+    return law.images(latents, means[0, 0], spreads[0, 0]), derivative @ derivative.T
 
 
 @pytest.mark.parametrize("label", [0, 1, 2])
 def test_standard_normal_latents_make_images_of_these_moments(law: ImageLaw, label: int) -> None:
-    """By the derivative of the images by the latents, whose square is their covariance."""
-    means, spreads = law.expected(torch.tensor([[label]]), 1)
-    derivative = torch.func.jacrev(lambda latents: law.images(latents, means[0, 0], spreads[0, 0]))(
-        torch.zeros(7 + 6).double()
-    )
-    mean, covariance = literal_moments(label)
-    torch.testing.assert_close(derivative @ derivative.T, covariance)
-    torch.testing.assert_close(law.images(torch.zeros(13).double(), means[0, 0], spreads[0, 0]), mean)
+    """Class 1 has no images, and so the law of all."""
+    for found, expected in zip(moments(law, label), literal_moments(label), strict=True):
+        torch.testing.assert_close(found, expected)
 
 
 def test_latents_of_images_are_the_shortest(law: ImageLaw) -> None:
@@ -116,16 +110,13 @@ def test_the_objective_is_the_profile_and_the_density(problem: Problem) -> None:
     for trial in range(2):
         data = {name: part[0] for name, part in search.trial_data(torch.tensor([trial])).items() if name != "expected"}  # type: ignore[index]
         data["expected"] = tuple(part[0] for part in search.trial_data(torch.tensor([trial]))["expected"])
-        label = int(known.labels[trial, 0])
-        moments, gradient = (
-            law.moments(label),
-            problem.network.gradient(problem.network.parameters, images[trial], known.labels[trial]),
-        )
+        mean, covariance = moments(law, int(known.labels[trial, 0]))
+        gradient = problem.network.gradient(problem.network.parameters, images[trial], known.labels[trial])
         target = problem.observations.gradients[trial]
         cosine = torch.nn.functional.cosine_similarity(gradient, target, dim=0)
-        deviation = images[trial].flatten() - moments.mean
+        deviation = images[trial].flatten() - mean
         nats = len(target) / 2 * (1e-6 + 1 - cosine.square()).log()
-        nats = nats + deviation @ torch.linalg.solve(moments.covariance, deviation) / 2
+        nats = nats + deviation @ torch.linalg.solve(covariance, deviation) / 2
         assert float(cosine) > 0.1
         torch.testing.assert_close(cost(starts[trial], data), nats / (NATS * 64), rtol=1e-6, atol=0)  # type: ignore[arg-type]
 
@@ -156,17 +147,71 @@ def test_more_of_the_prior_and_none() -> None:
         MAP(restarts=2)
 
 
-def test_a_noisy_image_is_denoised_by_the_law_of_its_class(problem: Problem) -> None:
-    """Where the attack inside has such a law; one without gets the moments of all auxiliary images."""
-    known, noise = problem.knowledge, [torch.full((64,), 0.5)] * 2
+NOISES = [torch.linspace(0.1, 2.0, 64).double(), torch.diag(torch.linspace(0.1, 2.0, 64)).double() + 0.3]
+
+
+@pytest.mark.parametrize("noise", NOISES, ids=["variances", "covariance"])
+def test_noise_on_images_is_searched_for_with_them(problem: Problem, noise: torch.Tensor) -> None:
+    """The shortest latents of what two rounds received are the posterior mean of the image, as the law of both has it.
+
+    Each round has noise of its own, so the mean of what was received has half of it.
+    """
+    known = replace(problem.knowledge, data_noise=[noise] * 2)
+    attack = MAP().of_noisy_images
+    assert attack is not None and attack.needs == MAP().needs | {"data_noise"}
+    search = Search(attack, replace(problem.observations, later=(problem.observations,)), known)  # type: ignore[arg-type]
+    (later,) = search.later
+    given = search.given(torch.arange(1))
+    of_row = {"expected": tuple(part[0] for part in given["expected"])}
+
+    def received(latents: torch.Tensor) -> torch.Tensor:
+        images, _ = search.candidates(latents, of_row)
+        return torch.cat([each.inputs(images, latents, of_row).flatten() for each in (search, later)])
+
+    start = torch.zeros(search.variables).double()
+    derivative, about = torch.func.jacrev(received)(start), received(start)
+    noisy = torch.randn(2, 64, generator=generator("noisy")).double()
+    shortest = torch.linalg.lstsq(derivative, (noisy.flatten() - about)[:, None], driver="gelsd").solution[:, 0]
+    found = search.candidates(shortest, of_row)[0].flatten()
     assert known.auxiliary_images is not None and known.auxiliary_labels is not None and known.labels is not None
-    inside = MAP(iterations=5)
-    found = PosteriorMean(attack=inside, error=0).reconstruct(
-        problem.observations, replace(known, data_noise=noise), problem.streams
-    )
-    noisy = inside.without_prior().reconstruct(problem.observations, known, problem.streams).images
     law = ImageLaw.of(known.auxiliary_images, known.auxiliary_labels, 10, 0.02)
-    for row in range(2):
-        moments = law.moments(int(known.labels[row, 0]))
-        expected = posterior_mean(noisy[row].flatten(1), moments.mean, moments.covariance, noise[0])
-        torch.testing.assert_close(found.images[row].flatten(1), expected)
+    mean, covariance = moments(law, int(known.labels[0, 0]))
+    torch.testing.assert_close(found, posterior_mean(noisy.mean(dim=0)[None], mean, covariance, noise / 2)[0])
+
+
+def test_the_posterior_mean_is_of_the_law_inside(problem: Problem) -> None:
+    """An attack with a law finds images without noise; one without gets its images denoised; both have identities."""
+    known = replace(problem.knowledge, data_noise=[torch.full((64,), 0.5)] * 2)
+    inside = MAP(iterations=5)
+    searched = PosteriorMean(attack=inside)
+    found = searched.reconstruct(problem.observations, known, problem.streams)
+    assert inside.of_noisy_images is not None
+    expected = inside.of_noisy_images.reconstruct(problem.observations, known, problem.streams)
+    torch.testing.assert_close(found.images, expected.images, rtol=0, atol=0)
+    denoised = PosteriorMean(attack=inside, joint=False).reconstruct(problem.observations, known, problem.streams)
+    assert not torch.equal(denoised.images, found.images)
+    assert "joint" in searched.parameters() and "joint" not in PosteriorMean(attack=DLG()).parameters()
+
+
+def test_several_images_start_apart(problem: Problem) -> None:
+    """Equal images of a class have equal gradients, and would stay equal."""
+    pair = Problem(LeNet(), (1, 8, 8), batch=2, trials=2)
+    known = replace(
+        pair.knowledge, auxiliary_labels=torch.tensor([0, 1, 2, 3, 4, 5, 6]), labels=torch.tensor([[1, 1]] * 2)
+    )
+    starts = Search(MAP(), pair.observations, known).starts(pair.streams).unflatten(1, (2, -1))
+    assert not torch.equal(starts[:, 0], starts[:, 1]) and float(starts.std()) == pytest.approx(JITTER, rel=0.2)
+
+
+def test_rounds_are_added_up(problem: Problem) -> None:
+    """Log-likelihoods of independent messages: with a law of images, twice the same message counts twice."""
+    known, seen = problem.knowledge, problem.observations
+    once, twice = (Search(MAP(), replace(seen, later=later), known) for later in ((), (seen,)))
+    point = once.starts(problem.streams)[0] + 0.1
+    values = []
+    for search in (once, twice):
+        data = search.trial_data(torch.arange(1))
+        of_row = torch.utils._pytree.tree_map(lambda part: part[0], data)
+        values.append(search.cost()(point, of_row))
+    price = NormalImages().surprise(point) / once.nats
+    torch.testing.assert_close(values[1], 2 * values[0] - price)

@@ -20,8 +20,11 @@ from leakbench.attacks.presets import DLG, IGOptimalDefense, LAMPCosine
 from leakbench.attacks.regularisers import TotalVariation
 from leakbench.attacks.simulation import Likelihood, Simulated
 from leakbench.attacks.straight_through import Candidates
+from leakbench.defenses.base import Defense, Round
 from leakbench.defenses.clients import PublicMechanism
+from leakbench.defenses.error_feedback import EFSignSGD, GradDropWithResidual
 from leakbench.defenses.laplace import Laplace
+from leakbench.defenses.low_rank import PowerSGD
 from leakbench.defenses.pruning import MagnitudePruning
 from leakbench.defenses.quantised import SignSGD
 from leakbench.federated.step import ClientSteps
@@ -198,6 +201,39 @@ class TestSimulation:
         (sent,) = SEEN
         first, second = (each.send.func.__self__._keys for each in (sent, *sent.later))  # type: ignore[union-attr]
         assert first != second and [key[:2] for key in first] == [key[:2] for key in second]
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [GradDropWithResidual(fraction=0.9), EFSignSGD(scale="tensor"), PowerSGD(rank=1)],
+    ids=lambda one: one.name,
+)
+def test_residuals_are_those_that_a_candidate_would_have(defense: Defense) -> None:
+    """By hand: in the second round the likelihood is that of both gradients less the first message."""
+    networks = [build_network(LeNet(width=2), SHAPE, CLASSES, seed) for seed in range(2)]
+    steps = [ClientSteps(network, network.parameters, IMAGES, LABELS, STREAMS) for network in networks]
+    state, rounds = defense.initial_state(steps[0]), []
+    for number, step in enumerate(steps):
+        of_round = Round(STREAMS.child("sent", number), state, number)
+        message, state = defense.protect_round(step, of_round)
+        seen = Observations(step.network, step.parameters, message.view(), (BATCH, *SHAPE), public=of_round.public)
+        rounds.append(seen)
+    known = replace(KNOWN, mechanism=[PublicMechanism(defense)] * N)
+    Likelihood(attack=Keep()).reconstruct(replace(rounds[0], later=(rounds[1],)), known, STREAMS)
+    (together,) = SEEN
+    assert together.carried and together.later[0].carried
+    search = Search(PLAIN, together, known)
+    for images in (IMAGES, IMAGES + 0.1):
+        values = torch.func.vmap(search.cost())(images.flatten(1), search.trial_data(torch.arange(N)))
+        gradients = [ClientSteps(one, one.parameters, images, LABELS, STREAMS).gradient for one in networks]
+        update = gradients[0] + gradients[1] - rounds[0].gradients
+        expected = torch.zeros(N)
+        for each, gradient in zip((together, *together.later), (gradients[0], update), strict=True):
+            assert each.score is not None
+            expected += each.score(Candidates(gradient, images, LABELS, torch.arange(N)))[0]
+        torch.testing.assert_close(values, expected / 2, rtol=1e-3, atol=1e-5)
+    Likelihood(attack=Keep()).reconstruct(rounds[0], known, STREAMS)
+    assert not SEEN[0].carried  # one round has no residual
 
 
 def test_robust_trusts_coordinates_of_every_round() -> None:

@@ -7,7 +7,7 @@ on, so wrappers stack. A defense may declare the stack that suits it, its natura
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -24,7 +24,7 @@ from leakbench.attacks.base import (
     each_round,
 )
 from leakbench.attacks.image_law import ImageLaw
-from leakbench.data.covariance import Moments, moments_of
+from leakbench.data.covariance import moments_of
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible, UnknownName
 from leakbench.federated.tensors import Tensors
@@ -114,6 +114,15 @@ class Wrapper(Attack):
     def without_prior(self) -> Attack:
         return self.model_copy(update={"attack": self.attack.without_prior()})
 
+    @property
+    def of_noisy_images(self) -> Attack | None:
+        inside = self.attack.of_noisy_images
+        return None if inside is None else self.model_copy(update={"attack": inside})
+
+    def settled(self, observations: Observations, knowledge: Knowledge) -> tuple[Attack, Knowledge]:
+        attack, knowledge = self.attack.settled(observations, knowledge)
+        return (self, knowledge) if attack is self.attack else (self.model_copy(update={"attack": attack}), knowledge)
+
     def image_law(self, observations: Observations, knowledge: Knowledge) -> ImageLaw | None:
         return self.attack.image_law(observations, knowledge)
 
@@ -121,6 +130,14 @@ class Wrapper(Attack):
         return self.attack.effort(samples)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
+        wrapper = self
+        if "mechanism" in self.adds:  # with which labels are inferred better
+            attack, knowledge = self.attack.settled(observations, knowledge)
+            wrapper = self if attack is self.attack else self.model_copy(update={"attack": attack})
+        return wrapper.around(observations, knowledge, streams)
+
+    def around(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
+        """Reconstruct from every round improved, by the attack inside."""
         first = self.improve(observations, knowledge, streams)
         later = tuple(
             self.improve(seen, known, streams.child("round", number))
@@ -302,6 +319,9 @@ class PosteriorMean(Wrapper):
     images alone keep small. The estimate is the linear one of least mean squared error, which no other beats on normal
     images. Mean and covariance come from auxiliary images. What it errs by given the exact noisy images is
     :func:`leakbench.theory.reconstruction_bound.gaussian_error`.
+
+    An attack inside that has a law of images searches for images and noise at once, under the law of both, with noise
+    of its own in every round (``joint``).
     """
 
     adds: ClassVar[frozenset[Grant]] = frozenset({"auxiliary_images", "data_noise"})
@@ -312,6 +332,21 @@ class PosteriorMean(Wrapper):
         description="variance of what the attack inside errs by, as a part of the images' mean variance per pixel; "
         "with none, directions in which images hardly differ would be taken at their word",
     )
+    joint: bool = Field(
+        True,
+        description="of an attack with a law of images: search for images and noise at once, with nothing to denoise",
+    )
+
+    def parameters(self) -> dict[str, Any]:
+        parameters = super().parameters()
+        if self.attack.of_noisy_images is None:
+            parameters.pop("joint")  # which then says nothing
+        return parameters
+
+    @property
+    def _searched(self) -> Attack | None:
+        """The attack inside that searches for the noise, too; None where it leaves noise on its images."""
+        return self.attack.of_noisy_images if self.joint else None
 
     def varied(self, prior: float, rate: float) -> Attack:
         # The more the reconstruction is believed to err, the more the images' distribution counts.
@@ -319,44 +354,27 @@ class PosteriorMean(Wrapper):
 
     @property
     def needs(self) -> frozenset[Grant]:
-        return self.attack.without_prior().needs | self.adds
+        return (self._searched or self.attack.without_prior()).needs | self.adds
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         if knowledge.data_noise is None:
             raise Infeasible("the defense adds no noise of a known covariance to the images")
+        if (noisy := self._searched) is not None:
+            return noisy.reconstruct(observations, knowledge, streams)
+        assert knowledge.auxiliary_images is not None
         reconstruction = self.attack.without_prior().reconstruct(observations, knowledge, streams)
-        images = reconstruction.images.clone()
-        for moments, rows, place in self._expected(observations, knowledge):
-            shared: dict[int, list[int]] = {}  # settings and clients share covariances, whose inverses are costly
-            for row in rows:
-                shared.setdefault(id(knowledge.data_noise[row]), []).append(row)
-            for some in shared.values():
-                chosen = images[some, place]
-                noise = knowledge.data_noise[some[0]].to(moments.covariance)
-                error = (self.error * moments.covariance.diagonal().mean()).expand(len(moments.mean))
-                noise = noise + (error if noise.dim() == 1 else error.diag())
-                estimate = posterior_mean(chosen.flatten(-3), moments.mean, moments.covariance, noise)
-                images[some, place] = estimate.view_as(chosen)
+        images, moments = reconstruction.images.clone(), moments_of(knowledge.auxiliary_images)
+        shared: dict[int, list[int]] = {}  # settings and clients share covariances, whose inverses are costly
+        for row, covariance in enumerate(knowledge.data_noise):
+            shared.setdefault(id(covariance), []).append(row)
+        for rows in shared.values():
+            noise = knowledge.data_noise[rows[0]].to(moments.covariance)
+            error = (self.error * moments.covariance.diagonal().mean()).expand(len(moments.mean))
+            noise = noise + (error if noise.dim() == 1 else error.diag())
+            chosen = images[rows]
+            estimate = posterior_mean(chosen.flatten(-3), moments.mean, moments.covariance, noise)
+            images[rows] = estimate.view_as(chosen)
         return replace(reconstruction, images=images)
-
-    def _expected(
-        self, observations: Observations, knowledge: Knowledge
-    ) -> Iterator[tuple[Moments, list[int], int | slice]]:
-        """Moments of images, with the observations and the places in their batches that they are of.
-
-        An attack inside that has a law of images for every class expects those of the labels, where it knows them.
-        """
-        auxiliary, labels, every = knowledge.auxiliary_images, knowledge.labels, list(range(len(observations)))
-        assert auxiliary is not None
-        law = self.attack.image_law(observations, knowledge)
-        if law is None or labels is None or labels.is_floating_point():
-            yield moments_of(auxiliary), every, slice(None)
-            return
-        for kind in labels.unique().tolist():
-            moments = law.moments(kind)
-            for place in range(labels.shape[1]):
-                if rows := [row for row in every if labels[row, place] == kind]:
-                    yield moments, rows, place
 
 
 def _noise_variance(knowledge: Knowledge) -> torch.Tensor:

@@ -115,6 +115,10 @@ class Mechanism(Protocol):
     def not_simulated(self) -> str:
         """Why it cannot be run on candidates; empty if it can."""
 
+    @property
+    def keeps_residual(self) -> bool:
+        """Whether clients add to a round's gradient what their earlier messages left out."""
+
     def simulate(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Message:
         """The message of candidates' updates."""
 
@@ -185,6 +189,8 @@ class Observations:
             (:attr:`~leakbench.defenses.base.Round.public`); None where nothing was drawn.
         later: what was seen of the same clients with the same samples in later rounds, whose models are others, row by
             row as here.
+        carried: whether the attacker adds to a candidate's gradient in a round what its earlier messages left out,
+            since the defense does.
     """
 
     network: Network
@@ -205,6 +211,7 @@ class Observations:
     start: torch.Tensor | None = None
     public: Streams | None = None
     later: tuple[Observations, ...] = ()
+    carried: bool = False
 
     def check(self) -> None:
         """Validate shapes and values before computing.
@@ -524,6 +531,22 @@ class Attack(Component):
     def without_prior(self) -> Attack:
         """The same attack without what it believes of clean images, where what it finds is noisy; by default itself."""
         return self
+
+    def settled(self, observations: Observations, knowledge: Knowledge) -> tuple[Attack, Knowledge]:
+        """The attack with labels known, and the knowledge with those that it infers before it searches.
+
+        A wrapper that knows the mechanism asks for it, since the attack alone infers labels without. Itself, and the
+        same knowledge, where it infers none.
+        """
+        return self, knowledge
+
+    @property
+    def of_noisy_images(self) -> Attack | None:
+        """The same attack on images that a defense adds noise of a known covariance to, which finds them without it.
+
+        None where it cannot: then it finds noisy images.
+        """
+        return None
 
     def image_law(self, observations: Observations, knowledge: Knowledge) -> ImageLaw | None:
         """The law of images that it expects, by class; None where it has none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -19,6 +20,7 @@ from leakbench.attacks.base import (
     each_round,
 )
 from leakbench.attacks.batch_norm import Anchored, estimated_statistics
+from leakbench.attacks.discriminant import BATCHES
 from leakbench.attacks.engine import Cost, Interlude, Minimum, TrialData, minimise
 from leakbench.attacks.image_law import ImageLaw
 from leakbench.attacks.labels import infer_labels
@@ -38,7 +40,7 @@ from leakbench.randomness import Streams
 MEMORY_BUDGET = 512 * 2**20
 """Working memory of one vectorised call outside of the search, in bytes. Only speed depends on it."""
 
-LabelHandling = Literal["known", "joint", "idlg", "distinct", "repeated", "counts", "interpolated"]
+LabelHandling = Literal["known", "joint", "idlg", "distinct", "repeated", "counts", "interpolated", "discriminant"]
 BatchNormKnowledge = Literal["as_client", "known", "estimated", "running"]
 
 
@@ -47,7 +49,8 @@ class GradientMatching(Attack):
     """Minimise the distance of gradients over candidate inputs, from interchangeable parts.
 
     Each observation keeps its restart with the lowest objective. The attacker repeats the client's local training step
-    by step, in the client's BatchNorm mode. Of several rounds the distances are averaged, each at its round's model.
+    by step, in the client's BatchNorm mode. Of several rounds the distances are averaged, each at its round's model;
+    where they are weighed against a law of images they are added up, as log-likelihoods of independent messages.
     """
 
     objective: Objective = Field(description="distance between the candidate's gradient and the observed one")
@@ -93,13 +96,13 @@ class GradientMatching(Attack):
             needed.add("pixel_range")
         if self.batch_norm == "known":
             needed.add("batch_statistics")
-        if self.batch_norm == "estimated":
+        if self.batch_norm == "estimated" or self.labels == "discriminant":
             needed.add("auxiliary_images")
         return frozenset(needed)
 
     @property
     def several_models(self) -> bool:
-        return self.labels != "counts" and self.batch_norm != "estimated"
+        return self.labels not in ("counts", "discriminant") and self.batch_norm != "estimated"
 
     def varied(self, prior: float, rate: float) -> GradientMatching:
         weighted = tuple(part.model_copy(update={"weight": prior * part.weight}) for part in self.regularisers)
@@ -110,19 +113,32 @@ class GradientMatching(Attack):
         return self.unknown.law(knowledge, observations.network.head.outputs)
 
     def auxiliary(self, granted: int) -> int:
-        return granted if self.batch_norm == "estimated" else self.unknown.auxiliary(granted)
+        every = self.batch_norm == "estimated" or self.labels == "discriminant"
+        return granted if every else self.unknown.auxiliary(granted)
 
     @property
     def several_rounds(self) -> bool:
         return True
 
     def effort(self, samples: int) -> Effort:
-        return Effort(samples, 1).times(self.iterations).beside(self.restarts)
+        search = Effort(samples, 1).times(self.iterations).beside(self.restarts)
+        return search.plus(Effort(BATCHES * samples, 1)) if self.labels == "discriminant" else search
 
     def without_prior(self) -> GradientMatching:
         kept = tuple(part for part in self.regularisers if not part.of_clean_images)
         unknown = Pixels() if self.unknown.expects else self.unknown
         return self.model_copy(update={"box": False, "regularisers": kept, "unknown": unknown})
+
+    def settled(self, observations: Observations, knowledge: Knowledge) -> tuple[Attack, Knowledge]:
+        if self.labels == "known" or self.labels == "joint":
+            return self, knowledge
+        labels = infer_labels(observations, self.labels, knowledge)
+        return self.model_copy(update={"labels": "known"}), replace(knowledge, labels=labels)
+
+    @property
+    def of_noisy_images(self) -> Attack | None:
+        noisy = self.unknown.noisy
+        return None if noisy is None else self.model_copy(update={"unknown": noisy})
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         search = self._search(observations, knowledge)
@@ -156,20 +172,31 @@ class Search:
 
     Attributes:
         later: the searches of the later rounds, of which the distances count.
+        number: of the round, from 0 on.
         nats: that count as one.
         draws: whether the noise of a bottleneck is among its variables, where it is searched for; else it is zero.
     """
 
     draws: ClassVar[bool] = True
 
-    def __init__(self, attack: GradientMatching, observations: Observations, knowledge: Knowledge) -> None:
-        self.attack, self.observations, self.knowledge = attack, observations, knowledge
-        self.later = [Search(attack, *each) for each in each_round(observations, knowledge)[1:]]
+    def __init__(
+        self,
+        attack: GradientMatching,
+        observations: Observations,
+        knowledge: Knowledge,
+        number: int = 0,
+        rounds: int | None = None,
+    ) -> None:
+        self.attack, self.observations, self.knowledge, self.number = attack, observations, knowledge, number
+        rounds = 1 + len(observations.later) if rounds is None else rounds
+        later = each_round(observations, knowledge)[1:]
+        self.later = [Search(attack, *each, at, rounds) for at, each in enumerate(later, 1)]
         self.shape = observations.batch_shape
         self.nats = NATS * math.prod(self.shape)
         self.labels = self._labels()
         classes = observations.network.head.outputs
-        self.unknown = attack.unknown.informed(self.shape, knowledge, self.labels, classes)
+        self.unknown = attack.unknown.informed(self.shape, knowledge, self.labels, classes, rounds)
+        self.noise = self.unknown.noise(number)
         self.varied = self.unknown.shape(self.shape)
         self.variables = math.prod(self.varied)
         self.decode = self.unknown.decoder(self.shape, knowledge.pixel_range, observations.gradients)
@@ -186,7 +213,7 @@ class Search:
             return self.knowledge.labels
         if self.attack.labels == "joint":
             return None
-        return infer_labels(self.observations, self.attack.labels)
+        return infer_labels(self.observations, self.attack.labels, replace(self.knowledge, mechanism=None))
 
     def _batch_norm(self) -> tuple[Network, Statistics | None]:
         """The network that candidates run through, and the statistics that replace its own, each ``[n, channels]``."""
@@ -268,7 +295,13 @@ class Search:
         return images, scores.unflatten(-1, (self.shape[0], -1))
 
     def inputs(self, images: torch.Tensor, variables: torch.Tensor, given: TrialData) -> torch.Tensor:
-        """A candidate's images ``[B, C, H, W]`` as the model takes them: with rows of a bottleneck's noise, if any."""
+        """A candidate's images ``[B, C, H, W]`` as the round's model takes them.
+
+        With the noise that the defense added, and with rows of a bottleneck's noise, if any.
+        """
+        if self.noise is not None:
+            latents = variables[: self.variables].unflatten(0, self.varied)
+            images = images + self.noise(latents, *given["expected"]).view_as(images)
         if "code_noise" in given:
             return with_rows(images, given["code_noise"])
         if self.drawn:
@@ -343,23 +376,48 @@ class Search:
 
     def distance(self, images: torch.Tensor, labels: torch.Tensor, data: TrialData) -> torch.Tensor:
         """The distance of the candidate's gradient from that of this search's round, a scalar."""
-        seen, network = self.observations, self.network
-        parameters = data.get("parameters", seen.parameters)
+        seen = self.observations
         replaced = seen.score is not None or seen.send is not None or "weights" in data
         if self.second_order is not None and isinstance(self.attack.objective, Cosine) and not replaced:
-            target = data["target"]
+            parameters, target = data.get("parameters", seen.parameters), data["target"]
             inner, square = self.second_order.products(parameters, images, labels, target)
             return self.attack.objective.of_products(inner, square, target)
+        return self.misfit(self.gradient(images, labels, data), images, labels, data)
+
+    def gradient(self, images: torch.Tensor, labels: torch.Tensor, data: TrialData) -> torch.Tensor:
+        """The candidate's gradient in this search's round, ``[d]``."""
+        parameters = data.get("parameters", self.observations.parameters)
         if self.second_order is not None:
-            gradient = self.second_order.gradient(parameters, images, labels)
-        else:
-            gradient = self.update(parameters, images, labels, data.get("statistics"))
+            return self.second_order.gradient(parameters, images, labels)
+        return self.update(parameters, images, labels, data.get("statistics"))
+
+    def misfit(
+        self, gradient: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, data: TrialData
+    ) -> torch.Tensor:
+        """How far a gradient ``[d]`` of the candidate is from the message of this search's round, a scalar."""
+        seen, network = self.observations, self.network
         if seen.score is not None:
             return scored(Candidates(gradient, images, labels, data["row"]), seen.score)
         if seen.send is not None:
             gradient = straight_through(Candidates(gradient, images, labels, data["row"]), seen.send)
         value = self.attack.objective(gradient, data["target"], data.get("weights"), network.sizes).mean()
         return value / self.nats if self.attack.objective.in_nats else value
+
+    def of_rounds(
+        self, images: torch.Tensor, labels: torch.Tensor, variables: torch.Tensor, data: TrialData
+    ) -> torch.Tensor:
+        """The distances in all rounds of a candidate, as one: their sum against a law of images, else their mean."""
+        distances, carried = [], torch.zeros_like(data["target"])
+        for each, of in ((self, data), *zip(self.later, data["later"], strict=True)):
+            inputs = each.inputs(images, variables, of)
+            if not self.observations.carried:
+                distances.append(each.distance(inputs, labels, of))
+                continue
+            gradient = each.gradient(inputs, labels, of) + carried
+            distances.append(each.misfit(gradient, inputs, labels, of))
+            carried = gradient - of["target"]
+        every = torch.stack(distances)
+        return every.sum() if self.attack.unknown.expects else every.mean()
 
     def cost(self) -> Cost:
         """The objective of one trial."""
@@ -370,14 +428,10 @@ class Search:
             images, scores = self.candidates(variables, data)
             labels = data["labels"] if scores is None else scores.softmax(dim=-1)
             statistics, parameters = data.get("statistics"), data.get("parameters", shared)
-            value = self.distance(self.inputs(images, variables, data), labels, data)
             if self.later:
-                others = zip(self.later, data["later"], strict=True)
-                distances = [
-                    value,
-                    *(each.distance(each.inputs(images, variables, of), labels, of) for each, of in others),
-                ]
-                value = torch.stack(distances).mean()
+                value = self.of_rounds(images, labels, variables, data)
+            else:
+                value = self.distance(self.inputs(images, variables, data), labels, data)
             if attack.unknown.expects:
                 value = value + attack.unknown.surprise(variables[: self.variables]) / self.nats
             scene = Scene(

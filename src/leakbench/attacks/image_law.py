@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from leakbench.data.covariance import Moments
 from leakbench.lazy import torch
 
 SHARED = 0.5
@@ -87,10 +86,3 @@ class ImageLaw(NamedTuple):
         of_examples = torch.linalg.solve(inner, along)[..., 0]
         of_inputs = (deviation - (of_examples * spreads) @ self.examples) / self.floor
         return torch.cat([of_examples, of_inputs], dim=-1)
-
-    def moments(self, label: int) -> Moments:
-        """Mean and covariance of the images of a class."""
-        weighted = (self.spreads[label][:, None] * self.examples).double()
-        covariance = weighted.T @ weighted
-        covariance.diagonal().add_(self.floor.double().square())
-        return Moments(len(self.examples), self.means[label].double(), covariance)

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from leakbench.attacks.base import Observations
+from leakbench.attacks.base import Knowledge, Observations
+from leakbench.attacks.discriminant import discriminated
 from leakbench.errors import ConfigError
 from leakbench.lazy import torch
 from leakbench.randomness import generator
 
-Method = Literal["idlg", "distinct", "repeated", "counts", "interpolated"]
+Method = Literal["idlg", "distinct", "repeated", "counts", "interpolated", "discriminant"]
 """Methods of label inference:
 
 - ``idlg``: of one image; exact if the last layer has a bias, or if the features sum to more than zero
@@ -33,20 +34,30 @@ Method = Literal["idlg", "distinct", "repeated", "counts", "interpolated"]
   for most batches, and it falls to ``repeated`` or below once a model answers noise otherwise than images.
 - ``interpolated``: of several local steps, as ``counts``, with the mean of ``p`` over the models on the line from the
   one before local training to the one after (after Dimitrov et al. 2022, who average both ends).
+- ``discriminant``: of any images and any mechanism, from the whole message, as batches of auxiliary images teach
+  (:mod:`leakbench.attacks.discriminant`).
 """
 
+NOTHING = Knowledge()
 _DUMMIES = 64  # standard normal inputs behind the mean softmax output
 _BETWEEN = 8  # most models on the line between both ends of local training
 
 
-def infer_labels(observations: Observations, method: Method) -> torch.Tensor:
+def infer_labels(observations: Observations, method: Method, knowledge: Knowledge = NOTHING) -> torch.Tensor:
     """Labels of every client's images, int64 ``[n, B]``, ascending in each row: a gradient does not tell their order.
 
     A row that is not finite, or zero, gets labels without meaning and leaves the other rows alone.
 
+    Args:
+        observations: of all clients.
+        method: one of :data:`Method`.
+        knowledge: of the attacker, of which ``discriminant`` takes auxiliary images, and the mechanism if it is there.
+
     Raises:
         ConfigError: the method does not fit the batch size or the model; the message names one that does.
     """
+    if method == "discriminant":
+        return discriminated(observations, knowledge)
     head, batch = observations.network.head, observations.batch_shape[0]
     weight = head.weights(observations.gradients)
     bias = None if head.bias is None else observations.gradients[:, head.bias]

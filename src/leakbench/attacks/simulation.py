@@ -71,6 +71,9 @@ class Likelihood(Wrapper):
     A law of images has its density in nats, and weighs against the excess itself. Where noise depends on the images,
     such an attack first searches under noise of one size; then, ``stages`` times, under noise of the sizes that it has
     at the estimate so far. Sizes that followed the candidate would mislead a search.
+
+    Of a defense with error feedback, what was left out of a client's earlier messages is known for every candidate: its
+    gradients of earlier rounds less the messages. The likelihood of a round is that of the gradient with it.
     """
 
     adds: ClassVar[frozenset[Grant]] = frozenset({"mechanism"})
@@ -105,18 +108,19 @@ class Likelihood(Wrapper):
             return first.effort(samples).plus(_with_another_start(first).effort(samples))
         return self.attack.effort(samples).times(1 + self.stages if self._lawful else 1)
 
-    def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
+    def around(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
+        observations = _carried(observations, knowledge)
         if (first := self._unregularised) is not None:
             estimate = first.reconstruct(observations, knowledge, streams)
             again = self.model_copy(update={"attack": _with_another_start(first)})
-            return Wrapper.reconstruct(again, replace(observations, start=estimate.images), knowledge, streams)
+            return Wrapper.around(again, replace(observations, start=estimate.images), knowledge, streams)
         if not (self._lawful and self.stages):
-            return super().reconstruct(observations, knowledge, streams)
+            return super().around(observations, knowledge, streams)
         estimate = self.attack.reconstruct(observations, knowledge, streams)
         for stage in range(self.stages):
             later = tuple(replace(each, start=estimate.images) for each in observations.later)
             started = replace(observations, start=estimate.images, later=later)
-            estimate = super().reconstruct(started, knowledge, streams.child("stage", stage))
+            estimate = super().around(started, knowledge, streams.child("stage", stage))
         return estimate
 
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
@@ -125,6 +129,14 @@ class Likelihood(Wrapper):
         estimate = observations.start if self._lawful and self.stages else None
         scoring = Scoring(observations, knowledge.mechanism, streams, knowledge.labels, regularised, estimate)
         return replace(observations, score=scoring.score)
+
+
+def _carried(observations: Observations, knowledge: Knowledge) -> Observations:
+    """The observations, marked as :attr:`~Observations.carried` where clients of several rounds keep a residual."""
+    assert knowledge.mechanism is not None
+    if not observations.later or not all(mechanism.keeps_residual for mechanism in knowledge.mechanism):
+        return observations
+    return replace(observations, carried=True, later=tuple(replace(each, carried=True) for each in observations.later))
 
 
 def _with_another_start(attack: GradientMatching) -> GradientMatching:
@@ -296,7 +308,8 @@ class Scoring(_Copies):
         steps = self._steps(candidates, Streams([self._keys[row] for row in candidates.rows.tolist()]))
         steps.blind, steps.rows_of_blind, steps.estimated = self._blind, candidates.rows, self._estimated
         steps.known = gradients
-        steps.known = gradients * mechanism.fitted_scale(received, steps)
+        if not self._observations.carried:  # else what was left out has the candidate's own scale
+            steps.known = gradients * mechanism.fitted_scale(received, steps)
         return -mechanism.log_likelihood(received, steps)
 
 

@@ -22,6 +22,8 @@ Shape = tuple[int, ...]
 """``(B, C, H, W)``; of embedded sentences ``(B, L, H + 1)``."""
 
 
+JITTER = 0.1
+"""Standard deviation of the first latents of several images of a law."""
 FITTING = 300
 FITTING_RATE = 0.01
 """Steps, and their size, with which a decoder is fitted to images."""
@@ -49,7 +51,7 @@ class _Unknown(Part):
         raise NotImplementedError
 
     def informed(
-        self, batch_shape: Shape, knowledge: Knowledge, labels: torch.Tensor | None, classes: int
+        self, batch_shape: Shape, knowledge: Knowledge, labels: torch.Tensor | None, classes: int, rounds: int
     ) -> _Unknown | _Expected:
         """The variables for what the attacker knows; by default they are the same whatever that is.
 
@@ -58,6 +60,7 @@ class _Unknown(Part):
             knowledge: of the observations.
             labels: of the observations, ``[n, B]`` or probabilities ``[n, B, classes]``; None where they are unknown.
             classes: of the model.
+            rounds: in which the clients hold the same images.
         """
         return self
 
@@ -65,6 +68,19 @@ class _Unknown(Part):
     def of_rows(self) -> tuple[torch.Tensor, ...]:
         """Tensors of each observation that decoding takes beside its latents, ``[n, ...]`` each."""
         return ()
+
+    @property
+    def noisy(self) -> _Unknown | None:
+        """The same of images that a defense adds normal noise to, of a known covariance; None where it cannot be."""
+        return None
+
+    def noise(self, number: int) -> Callable[..., torch.Tensor] | None:
+        """From latents and :attr:`of_rows` to the noise on the flat images of a round; None where none is searched for.
+
+        Args:
+            number: of the round, from 0.
+        """
+        return None
 
     def shape(self, batch_shape: Shape) -> Shape:
         """Shape of the variables for a batch of images.
@@ -285,8 +301,12 @@ class NormalImages(_Unknown):
     def shape(self, batch_shape: Shape) -> Shape:
         return _image_batch(batch_shape)
 
+    @property
+    def noisy(self) -> NormalImages:
+        return _NoisyImages(**dict(self))
+
     def informed(
-        self, batch_shape: Shape, knowledge: Knowledge, labels: torch.Tensor | None, classes: int
+        self, batch_shape: Shape, knowledge: Knowledge, labels: torch.Tensor | None, classes: int, rounds: int
     ) -> _Expected:
         law = self.law(knowledge, classes)
         return _Expected(law, *law.expected(labels, _image_batch(batch_shape)[0]))
@@ -307,6 +327,24 @@ class NormalImages(_Unknown):
         return ImageLaw.of(images[: self.images], labels[: self.images], classes, self.floor)
 
 
+class _NoisyImages(NormalImages):
+    """Images of the law, with noise of the known covariance on them that a defense draws anew in every round.
+
+    The noise is searched for with the images: its latents are standard normal, too.
+    """
+
+    needs: ClassVar[frozenset[Grant]] = NormalImages.needs | {"data_noise"}
+
+    def informed(
+        self, batch_shape: Shape, knowledge: Knowledge, labels: torch.Tensor | None, classes: int, rounds: int
+    ) -> _Expected:
+        law = self.law(knowledge, classes)
+        means, spreads = law.expected(labels, _image_batch(batch_shape)[0])
+        assert knowledge.data_noise is not None
+        roots = {id(each): root(each).to(means) for each in knowledge.data_noise}
+        return _Expected(law, means, spreads, torch.stack([roots[id(each)] for each in knowledge.data_noise]), rounds)
+
+
 class _Expected:
     """Latents of a law.
 
@@ -314,33 +352,68 @@ class _Expected:
         law: of images.
         means: ``[n, B, P]``, or ``[1, B, P]`` where all observations share them.
         spreads: ``[n, B, N]``, or ``[1, B, N]``.
+        root: of the covariance of the noise on the images of each observation: standard deviations ``[n, P]``, or
+            matrices ``[n, P, P]``; None without noise.
+        rounds: of noise.
     """
 
-    def __init__(self, law: ImageLaw, means: torch.Tensor, spreads: torch.Tensor) -> None:
-        self._law, self.of_rows = law, (means, spreads)
+    def __init__(
+        self,
+        law: ImageLaw,
+        means: torch.Tensor,
+        spreads: torch.Tensor,
+        root: torch.Tensor | None = None,
+        rounds: int = 0,
+    ) -> None:
+        self._law, self._rounds = law, rounds
+        self.of_rows = (means, spreads) if root is None else (means, spreads, root)
 
     def shape(self, batch_shape: Shape) -> Shape:
-        """``(B, N + P)``."""
-        return batch_shape[0], len(self._law.examples) + math.prod(batch_shape[1:])
+        """``(B, N + P)``, and ``P`` more for every round of noise."""
+        return batch_shape[0], len(self._law.examples) + (1 + self._rounds) * math.prod(batch_shape[1:])
 
     def encode(self, start: torch.Tensor, pixel_range: torch.Tensor | None) -> torch.Tensor:
-        """Zeros: the means."""
-        return torch.zeros_like(start)
+        """Zeros: the means. Of several images near them: equal ones of a class have equal gradients, and would stay."""
+        return JITTER * start if start.shape[-2] > 1 else torch.zeros_like(start)
 
     def fit(self, images: torch.Tensor, pixel_range: torch.Tensor | None) -> torch.Tensor:
-        """The most probable latents of images ``[n, B, C, H, W]``."""
-        return self._law.latents(images.flatten(2), *self.of_rows)
+        """The most probable latents of images ``[n, B, C, H, W]``, without noise on them."""
+        latents = self._law.latents(images.flatten(2), *self.of_rows[:2])
+        return torch.nn.functional.pad(latents, (0, self._rounds * images[0, 0].numel()))
+
+    def noise(self, number: int) -> Callable[..., torch.Tensor] | None:
+        """As of the unknown that this informs: noise ``[B, P]`` from latents ``[B, ...]`` of one observation."""
+        if not self._rounds:
+            return None
+        pixels = self._law.means.shape[1]
+        start = len(self._law.examples) + (1 + number) * pixels
+
+        def noise(latents: torch.Tensor, *of_rows: torch.Tensor) -> torch.Tensor:
+            standard, root = latents[..., start : start + pixels], of_rows[-1]
+            return standard * root if root.dim() == 1 else standard @ root.T
+
+        return noise
 
     def decoder(
         self, batch_shape: Shape, pixel_range: torch.Tensor | None, like: torch.Tensor
     ) -> Callable[..., torch.Tensor]:
         law = ImageLaw(*(part.to(like) for part in self._law))
 
-        def decode(latents: torch.Tensor, means: torch.Tensor, spreads: torch.Tensor) -> torch.Tensor:
-            images: torch.Tensor = law.images(latents, means, spreads).unflatten(-1, batch_shape[1:])
+        def decode(latents: torch.Tensor, means: torch.Tensor, spreads: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+            of_images = latents[..., : len(law.examples) + means.shape[-1]]
+            images: torch.Tensor = law.images(of_images, means, spreads).unflatten(-1, batch_shape[1:])
             return images
 
         return decode
+
+
+def root(covariance: torch.Tensor) -> torch.Tensor:
+    """Standard deviations ``[P]`` of variances ``[P]``; of a covariance ``[P, P]`` ``R`` with ``R R'`` equal to it."""
+    if covariance.dim() == 1:
+        return covariance.sqrt()
+    values, vectors = torch.linalg.eigh(covariance.double())
+    matrix: torch.Tensor = vectors * values.clamp(min=0).sqrt()
+    return matrix
 
 
 Unknown = Annotated[Pixels | Upsampled | Decoder | NormalImages, Field(discriminator="kind")]

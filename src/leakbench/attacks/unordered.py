@@ -130,7 +130,7 @@ class _UnorderedSearch(Search):
             assert self.knowledge.labels is not None
             return self.knowledge.labels.sort(dim=1).values  # the order is not granted
         assert self.attack.labels != "joint"
-        return infer_labels(self._client, self.attack.labels)
+        return infer_labels(self._client, self.attack.labels, replace(self.knowledge, mechanism=None))
 
     def starts(self, streams: Streams) -> torch.Tensor:
         assert self.labels is not None

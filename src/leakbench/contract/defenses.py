@@ -757,7 +757,9 @@ def adaptive(case: DefenseCase) -> str | None:
     )
     while isinstance(attack, Wrapper):
         improves = type(attack).improve is not Wrapper.improve
-        if not improves and type(attack).reconstruct is Wrapper.reconstruct:
+        if not improves and all(
+            getattr(type(attack), verb) is getattr(Wrapper, verb) for verb in ("reconstruct", "around")
+        ):
             return f"the declared attacker '{attack.name}' does nothing: give it improve, or a reconstruct of its own"
         try:
             if improves:  # else it changes the reconstruction, and not what is seen

@@ -178,6 +178,10 @@ class Defense(Component):
     scale_free: ClassVar[bool] = False
     """Whether the likelihood does not depend on the length of a candidate's gradient."""
 
+    keeps_residual: ClassVar[bool] = False
+    """Whether a client adds to a round's gradient what its earlier messages left out: ``sum of gradients - sum of
+    messages``."""
+
     together: ClassVar[int] = 1
     """Number of clients, in consecutive rows, that share randomness; 1 if each draws by itself."""
 

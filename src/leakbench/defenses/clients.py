@@ -160,6 +160,11 @@ class PublicMechanism:
         """Why it cannot be run on candidates; empty if it can."""
         return self.defense.not_simulated
 
+    @property
+    def keeps_residual(self) -> bool:
+        """Whether a client adds to a round's gradient what its earlier messages left out."""
+        return self.defense.keeps_residual
+
     def simulate(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Message:
         """The message of candidates: :meth:`Defense.simulate`."""
         return self.defense.simulate(steps, streams, public)

@@ -9,7 +9,8 @@ Communication for Distributed Gradient Descent", for dropped gradients; Karimire
 SignSGD and other Gradient Compression Schemes", Algorithm 1, for signs. There ``p_t`` holds the gradient times the step
 size; here the server multiplies by it, which is the same where it is constant, as both compressions are homogeneous.
 
-No attacker sees residuals. Likelihoods take them for zero, as they are in the first round.
+No attacker sees residuals. Likelihoods are those of ``p_t``: in the first round the gradient; later an attacker who
+saw all messages adds the residual that a candidate would have had.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from leakbench.lazy import torch
 
 class ErrorFeedback(Defense):
     """Compression whose clients keep the residual. Override :meth:`compress`."""
+
+    keeps_residual: ClassVar[bool] = True
 
     def compress(self, update: torch.Tensor, tensors: Tensors) -> Message:
         """The compressed message of updates ``[n, d]``, which consist of ``tensors``."""

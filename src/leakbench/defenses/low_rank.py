@@ -138,6 +138,7 @@ class PowerSGD(Defense):
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
     biased: ClassVar[str] = "a part of low rank is sent, and the error of a round is made up for in later ones"
+    keeps_residual: ClassVar[bool] = True
 
     rank: int = Field(ge=1, description="columns of the factors of every layer")
 
@@ -179,8 +180,7 @@ class PowerSGD(Defense):
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """The density of ``P P' G``, which is sent exactly of the gradient ``G`` of a first round, ``[n]``.
 
-        That ``G Q`` lies in the span of ``P`` is left out: those are few equations, and in later rounds they are of the
-        gradient and of a residual that no attacker sees.
+        That ``G Q`` lies in the span of ``P`` is left out: those are few equations, of another ``Q`` later.
         """
         precision = received.once("precision", lambda: 1 / exact_variance(received.values))
         apart = self._sent_of(received, steps, steps.gradient.detach()) - received.values

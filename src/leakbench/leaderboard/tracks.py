@@ -102,15 +102,15 @@ class Track(NamedTuple):
 
 
 TRACKS = (
-    Track("A", 2, "one message about one image, label known, untrained model", "single_undefended", "single"),
-    Track("B", 3, "one message about eight images, labels inferred", "batch_undefended", "batch", ASSIGNED_PSNR),
-    Track("C", 2, "one message about one image, label known, along training", "trained_undefended", "trained"),
-    Track("D", 3, "two local steps on four images, labels inferred", "local_undefended", "local", ASSIGNED_PSNR),
-    Track("E", 2, "messages of three rounds about one image, label known", "rounds_undefended", "rounds"),
-    Track("F", 2, "the sum of four users, an image each, labels inferred", "sum_undefended", "sum", ASSIGNED_PSNR),
+    Track("A", 3, "one message about one image, label known, untrained model", "single_undefended", "single"),
+    Track("B", 4, "one message about eight images, labels inferred", "batch_undefended", "batch", ASSIGNED_PSNR),
+    Track("C", 3, "one message about one image, label known, along training", "trained_undefended", "trained"),
+    Track("D", 4, "two local steps on four images, labels inferred", "local_undefended", "local", ASSIGNED_PSNR),
+    Track("E", 3, "messages of three rounds about one image, label known", "rounds_undefended", "rounds"),
+    Track("F", 3, "the sum of four users, an image each, labels inferred", "sum_undefended", "sum", ASSIGNED_PSNR),
     Track(
         "G",
-        1,
+        2,
         "one message about eight images, to a server that changes the model",
         "malicious_undefended",
         "malicious",
@@ -127,7 +127,7 @@ TRACKS = (
     ),
     Track(
         "I",
-        1,
+        2,
         "one message about eight images, under a fully connected model, labels inferred",
         "connected_undefended",
         "connected",
