@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from tests.attacks.literal import Problem
 
 from leakbench.attacks.adaptive import PosteriorMean
+from leakbench.attacks.engine import TrialData
 from leakbench.attacks.gradient_matching import Search
 from leakbench.attacks.image_law import SHARED, SHRINKAGE, ImageLaw
 from leakbench.attacks.objectives import NATS
@@ -162,7 +163,7 @@ def test_noise_on_images_is_searched_for_with_them(problem: Problem, noise: torc
     search = Search(attack, replace(problem.observations, later=(problem.observations,)), known)  # type: ignore[arg-type]
     (later,) = search.later
     given = search.given(torch.arange(1))
-    of_row = {"expected": tuple(part[0] for part in given["expected"])}
+    of_row: TrialData = {"expected": tuple(part[0] for part in given["expected"])}
 
     def received(latents: torch.Tensor) -> torch.Tensor:
         images, _ = search.candidates(latents, of_row)

@@ -110,7 +110,7 @@ def _budgets(ax: Axes, board: Board) -> list[dict[str, Any]]:
         ax.step(*line, where="post", color=STRONGEST, linewidth=1.4)
     ax.axhline(board.guess.mean.value, color=REFERENCE_COLOUR, linestyle="--", linewidth=1)
     right = ax.get_yaxis_transform()
-    ax.text(1.0, board.guess.mean.value, "best guess ", transform=right, fontsize=6.5, ha="right", va="bottom")
+    ax.text(1.0, board.guess.mean.value, "best guess ", transform=right, fontsize=6.5, ha="right", va="top")
     ax.set(xscale="log", xlabel="gradient evaluations per victim", ylabel=str(board.track.measure))
     plain_ticks(ax.xaxis)
     ax.set_title("\n".join(textwrap.wrap(board.title, 58)), loc="left", fontsize=8)

@@ -51,7 +51,7 @@ IN_A_ROW = 4
 """Narrow panels per row."""
 BEYOND = 15.0
 """Loss in percentage points at which Figure 2 ends."""
-DOMINATED = 0.25
+DOMINATED = 0.4
 """Opacity of dominated points."""
 NO_DEFENSE = "no defense"
 """Label of the undefended update."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import np, pd
@@ -20,8 +21,10 @@ CELL = (0.5, 0.19)
 """Width and height of a cell, in inches."""
 COLUMN_WIDTH = 3.4
 """Width of a column of print, in inches."""
-LINE = 0.1
-"""Height of a line that names a track, in inches."""
+LABELS = 1.6
+"""Width of the names of defenses, in inches."""
+LINE, LETTERS = 0.11, 22
+"""Height of a line that names a track, in inches, and its letters per inch."""
 DARK = 0.5
 """Darkness of a cell from which its number is white."""
 
@@ -40,11 +43,10 @@ def fig05(tables: Tables) -> Drawing:
     every = boards(tables)
     placed = [{row.entry.label: row for row in board.rows} for board in every]
     defenses = list(dict.fromkeys(label for of_board in placed for label in of_board))
-    of_tracks = dict.fromkeys(f"{board.track.key}: {board.track.name}" for board in every)
-    width, height = (
-        max(COLUMN_WIDTH, 1.6 + CELL[0] * len(every)),
-        0.8 + CELL[1] * (len(defenses) + 2) + LINE * len(of_tracks),
-    )
+    width = max(COLUMN_WIDTH, LABELS + CELL[0] * len(every))
+    tracks = dict.fromkeys(f"{board.track.key}: {board.track.name}" for board in every)
+    below = [line for track in tracks for line in textwrap.wrap(track, round(LETTERS * (width - LABELS)))]
+    height = 0.8 + CELL[1] * (len(defenses) + 2) + LINE * len(below)
     drawn, (ax,) = panels(1, width=width, height=height)
     tints = np.array([[_tint(of_board, label) for of_board in placed] for label in defenses])
     ax.imshow(tints, cmap="YlGnBu", vmin=0, vmax=1, aspect="auto")
@@ -58,7 +60,7 @@ def fig05(tables: Tables) -> Drawing:
             tick.set_fontweight("bold")
     ax.set_xticks(range(len(every)), [_head(board) for board in every], fontsize=6)
     ax.xaxis.tick_top()
-    ax.text(0.0, -0.02, "\n".join(of_tracks), transform=ax.transAxes, fontsize=6, va="top")
+    ax.set_xlabel("\n".join(below), fontsize=6, loc="left")
     ax.tick_params(length=0)
     ax.grid(visible=False)
     for spine in ax.spines.values():
