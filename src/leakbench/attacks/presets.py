@@ -185,7 +185,7 @@ class UntrainedDecoder(GradientMatching):
     keep: Literal["last", "best"] = "best"
 
 
-@ATTACKS.register("map", version=1)
+@ATTACKS.register("map", version=2)
 class MAP(GradientMatching):
     """The most probable images given the message, under a normal law of the images of their class.
 

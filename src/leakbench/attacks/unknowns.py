@@ -22,6 +22,8 @@ Shape = tuple[int, ...]
 """``(B, C, H, W)``; of embedded sentences ``(B, L, H + 1)``."""
 
 
+LEAK = 0.02
+"""Slope beyond valid pixels of images that a law makes: without one, a pixel that was clipped would not come back."""
 JITTER = 0.1
 """Standard deviation of the first latents of several images of a law."""
 FITTING = 300
@@ -287,11 +289,12 @@ def _known(pixel_range: torch.Tensor | None) -> torch.Tensor:
 class NormalImages(_Unknown):
     """Images as the normal law of their class makes them: latents are standard normal, and their length has a price.
 
-    The search starts at the mean of the class. Labels that are searched for leave the law of all classes.
+    What the law makes is clipped to valid pixels, nearly: a background is black, and not grey on average. The search
+    starts at the mean of the class. Labels that are searched for leave the law of all classes.
     """
 
     kind: Literal["normal"] = "normal"
-    needs: ClassVar[frozenset[Grant]] = frozenset({"auxiliary_images"})
+    needs: ClassVar[frozenset[Grant]] = frozenset({"auxiliary_images", "pixel_range"})
     expects: ClassVar[bool] = True
 
     images: int = Field(512, ge=2, description="most auxiliary images to take the law from")
@@ -397,12 +400,13 @@ class _Expected:
     def decoder(
         self, batch_shape: Shape, pixel_range: torch.Tensor | None, like: torch.Tensor
     ) -> Callable[..., torch.Tensor]:
-        law = ImageLaw(*(part.to(like) for part in self._law))
+        law, (low, high) = ImageLaw(*(part.to(like) for part in self._law)), _known(pixel_range).to(like)
 
         def decode(latents: torch.Tensor, means: torch.Tensor, spreads: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
             of_images = latents[..., : len(law.examples) + means.shape[-1]]
             images: torch.Tensor = law.images(of_images, means, spreads).unflatten(-1, batch_shape[1:])
-            return images
+            clipped = torch.minimum(torch.maximum(images, low), high)
+            return clipped + LEAK * (images - clipped)
 
         return decode
 
