@@ -95,7 +95,8 @@ def test_uncertain_labels_have_the_average_law(law: ImageLaw) -> None:
 @pytest.fixture(scope="module")
 def problem() -> Problem:
     made = Problem(LeNet(), (1, 8, 8), batch=1, trials=2)
-    made.knowledge = replace(made.knowledge, auxiliary_labels=torch.tensor([0, 1, 2, 3, 4, 5, 6]))
+    wide = torch.tensor([-50.0, 50.0]).double().view(2, 1, 1, 1)  # nothing is clipped
+    made.knowledge = replace(made.knowledge, auxiliary_labels=torch.tensor([0, 1, 2, 3, 4, 5, 6]), pixel_range=wide)
     return made
 
 
@@ -142,7 +143,7 @@ def test_finds_what_the_law_makes_likely(problem: Problem) -> None:
 def test_more_of_the_prior_and_none() -> None:
     strong = MAP().varied(10.0, 1.0)
     assert isinstance(strong.unknown, NormalImages) and strong.unknown.weight == 10.0
-    assert MAP().without_prior().unknown == Pixels() and MAP().needs == {"labels", "auxiliary_images"}
+    assert MAP().without_prior().unknown == Pixels() and MAP().needs == {"labels", "auxiliary_images", "pixel_range"}
     assert [MAP().auxiliary(granted) for granted in (100, 5000)] == [100, 512]
     with pytest.raises(ValidationError, match="every search starts at the mean"):
         MAP(restarts=2)
@@ -192,6 +193,18 @@ def test_the_posterior_mean_is_of_the_law_inside(problem: Problem) -> None:
     denoised = PosteriorMean(attack=inside, joint=False).reconstruct(problem.observations, known, problem.streams)
     assert not torch.equal(denoised.images, found.images)
     assert "joint" in searched.parameters() and "joint" not in PosteriorMean(attack=DLG()).parameters()
+
+
+def test_images_of_the_law_are_clipped(problem: Problem) -> None:
+    """By hand: what lies outside valid pixels counts for a fiftieth of its distance, so that it still has a slope."""
+    narrow = replace(problem.knowledge, pixel_range=torch.tensor([-0.1, 0.2]).double().view(2, 1, 1, 1))
+    searches = [Search(MAP(), problem.observations, known) for known in (problem.knowledge, narrow)]
+    points = torch.randn(2, searches[0].variables, generator=generator("clipped")).double()
+    free, clipped = (search.candidates(points, search.given(torch.arange(2)))[0].flatten() for search in searches)
+    assert bool((free < -0.1).any() and (free > 0.2).any())
+    for before, after in zip(free.tolist(), clipped.tolist(), strict=True):
+        near = min(max(before, -0.1), 0.2)
+        assert after == pytest.approx(near + 0.02 * (before - near))
 
 
 def test_several_images_start_apart(problem: Problem) -> None:
