@@ -85,7 +85,10 @@ def seen_under(
         messages = PublicMechanism(defense).simulate(steps, streams, streams.child("public")).view()
         mechanism = [PublicMechanism(defense)] * N
     seen = Observations(network, network.parameters, messages, (BATCH, *data.shape), local)
-    known = Knowledge(auxiliary_images=data.normalise(train.values), auxiliary_labels=train.labels, mechanism=mechanism)
+    auxiliary, bounds = data.normalise(train.values), torch.tensor([-3.0, 3.0]).view(2, 1, 1, 1)
+    known = Knowledge(
+        pixel_range=bounds, auxiliary_images=auxiliary, auxiliary_labels=train.labels, mechanism=mechanism
+    )
     return seen, known, labels
 
 
@@ -145,7 +148,7 @@ def test_a_wrapper_that_knows_the_mechanism_infers_once(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("leakbench.attacks.labels.discriminated", watched)
     inside = MAP(labels="discriminant", iterations=2)
-    assert inside.needs == {"auxiliary_images"} and not inside.several_models
+    assert inside.needs == {"auxiliary_images", "pixel_range"} and not inside.several_models
     assert inside.auxiliary(5000) == 5000 and inside.effort(4).passes == 4 * (2 + discriminant.BATCHES)
     found = Likelihood(attack=inside).reconstruct(seen, known, seen_streams())
     assert calls == [known.mechanism] and found.labels is not None
