@@ -143,6 +143,7 @@ def _rows_of(project: Project, scale: str) -> Iterator[str]:
         if line["leakage"] <= before["leakage"]:
             continue
         cells = [line[SINCE], f"`{scale}`", f"{line['track']}, version {line['version']}"]
-        cells += [f"{line['dataset']}, {line['model']}", f"`{line['defense']}`"]
+        cohort = [f"{line['cohort']:.0f} clients"] if line["cohort"] else []
+        cells += [", ".join([line["dataset"], line["model"], *cohort]), f"`{line['defense']}`"]
         cells += [f"{each['leakage']:.1f} {each['unit']} by `{each['strongest']}`" for each in (before, line)]
         yield f"| {' | '.join(cells)} |"
