@@ -65,15 +65,15 @@ def _messages(observations: Observations, known: Knowledge, row: int) -> torch.T
         streams = Streams([("discriminant", number) for number in range(BATCHES)])
         return ClientSteps(observations.network, parameters, images, labels, streams, observations.local).gradient
     victim = replace(observations, send=None, score=None, code_noise=None, later=()).at([row])
-    own = replace(known, mechanism=[known.mechanism[row]])
+    known = replace(known, mechanism=[known.mechanism[row]])
     sent = victim.gradients.new_empty(BATCHES, victim.gradients.shape[1])
-    for part, messages in messages_of(victim, own, Streams([("discriminant",)]), BATCHES):
+    for part, messages in messages_of(victim, known, Streams([("discriminant",)]), BATCHES):
         sent[part] = messages[:, 0]
     return sent
 
 
 def _learned(messages: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a message is multiplied with, for each class, ``[C, d]``; and inner products of classes, ``[C, C]``.
+    """Multipliers of messages for each class, ``[C, d]``, and inner products of classes, ``[C, C]``.
 
     Both are of the messages that the classes add on average, in the metric of the inverse covariance of what is left.
 
@@ -84,13 +84,13 @@ def _learned(messages: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor
     of_class = torch.linalg.pinv(counts.double()).to(messages) @ messages
     left = messages - counts.to(messages) @ of_class
     variance = left.square().mean(dim=0)
-    own = SHRINKAGE * variance.clamp(min=LEAST * float(variance.mean()) or 1.0)
+    apart = SHRINKAGE * variance.clamp(min=LEAST * float(variance.mean()) or 1.0)
     left *= ((1 - SHRINKAGE) / len(left)) ** 0.5
     # The inverse by Woodbury's identity: batches are fewer than coordinates.
-    scaled = left / own
+    scaled = left / apart
     inner = (scaled @ left.T).double()
     inner.diagonal().add_(1)
-    products = of_class / own
+    products = of_class / apart
     along = torch.cholesky_solve((products @ left.T).double().T, torch.linalg.cholesky(inner))
     products = products - along.T.to(messages) @ scaled
     return products, products @ of_class.T
@@ -112,7 +112,7 @@ def _most_parallel(inner: torch.Tensor, gram: torch.Tensor, allowed: torch.Tenso
     one = torch.eye(classes, dtype=inner.dtype, device=inner.device)
 
     def cosine(some: torch.Tensor) -> torch.Tensor:
-        """Of counts ``[n, ..., C]``."""
+        """The cosines of counts ``[n, ..., C]``."""
         along = torch.einsum("n...c,nc->n...", some, inner)
         return along / ((some @ gram) * some).sum(dim=-1).clamp(min=torch.finfo(inner.dtype).tiny).sqrt()
 

@@ -394,7 +394,7 @@ class Search:
     def misfit(
         self, gradient: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, data: TrialData
     ) -> torch.Tensor:
-        """How far a gradient ``[d]`` of the candidate is from the message of this search's round, a scalar."""
+        """The distance of a gradient ``[d]`` of the candidate from the message of this search's round, a scalar."""
         seen, network = self.observations, self.network
         if seen.score is not None:
             return scored(Candidates(gradient, images, labels, data["row"]), seen.score)
@@ -406,7 +406,7 @@ class Search:
     def of_rounds(
         self, images: torch.Tensor, labels: torch.Tensor, variables: torch.Tensor, data: TrialData
     ) -> torch.Tensor:
-        """The distances in all rounds of a candidate, as one: their sum against a law of images, else their mean."""
+        """The sum of the distances of images ``[B, C, H, W]`` in all rounds, against a law of images; else the mean."""
         distances, carried = [], torch.zeros_like(data["target"])
         for each, of in ((self, data), *zip(self.later, data["later"], strict=True)):
             inputs = each.inputs(images, variables, of)

@@ -385,7 +385,7 @@ class _Expected:
         return torch.nn.functional.pad(latents, (0, self._rounds * images[0, 0].numel()))
 
     def noise(self, number: int) -> Callable[..., torch.Tensor] | None:
-        """As of the unknown that this informs: noise ``[B, P]`` from latents ``[B, ...]`` of one observation."""
+        """From latents ``[B, ...]`` of one observation to noise ``[B, P]``, as of the unknown that this informs."""
         if not self._rounds:
             return None
         pixels = self._law.means.shape[1]
