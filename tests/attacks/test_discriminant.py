@@ -121,12 +121,13 @@ def test_labels_after_several_local_steps() -> None:
     assert accuracy(infer_labels(seen, "discriminant", known), truth) > 0.95
 
 
-def test_only_what_is_granted_counts() -> None:
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_only_what_is_granted_counts(bad: float) -> None:
     """True labels change nothing; and a row that is not finite leaves the others alone."""
     seen, known, truth = seen_under(None)
     clean = discriminated(seen, known)
     assert torch.equal(discriminated(seen, replace(known, labels=truth)), clean)
-    seen.gradients[2] = torch.nan
+    seen.gradients[2] = bad
     found = discriminated(seen, known)
     others = [row for row in range(N) if row != 2]
     assert torch.equal(found[others], clean[others]) and found.shape == (N, BATCH)

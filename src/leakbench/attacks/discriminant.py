@@ -49,8 +49,8 @@ def discriminated(observations: Observations, knowledge: Knowledge) -> torch.Ten
     labels = torch.empty(n, batch, dtype=torch.long, device=classes.device)
     for rows in same_mechanism([None] * n if knowledge.mechanism is None else knowledge.mechanism):
         products, gram = _learned(_messages(observations, known, rows[0]), counts)
-        inner = observations.gradients[rows].nan_to_num() @ products.T
-        labels[rows] = _most_parallel(inner.double(), gram.double(), counts.sum(dim=0) > 0, batch)
+        received = observations.gradients[rows].nan_to_num(0.0, 0.0, 0.0).double()
+        labels[rows] = _most_parallel(received @ products.double().T, gram.double(), counts.sum(dim=0) > 0, batch)
     return labels
 
 

@@ -34,7 +34,7 @@ FITTING_RATE = 0.01
 class _Unknown(Part):
     needs: ClassVar[frozenset[Grant]] = frozenset()
     expects: ClassVar[bool] = False
-    """Whether it says how probable images are: :meth:`law` and :meth:`surprise` are its."""
+    """Whether it says how probable images are, by :meth:`law` and :meth:`surprise`."""
 
     def times(self, factor: float) -> Self:
         """The same with so many times the weight of what it believes of images; by default itself."""

@@ -240,7 +240,7 @@ def ratio(value: float) -> str:
     title="The front of privacy, utility and cost",
     caption=f"Every computed and attacked setting of every defense. {MEASURED} The area of a point grows with the bits "
     "that a client sends over those of an undefended step. Bright and numbered: settings that no other one beats in "
-    "leakage, loss and bits at once; faint: the others. Below the list: defenses that have no setting among the best. "
+    "leakage, loss and bits at once; faint: the others. Below the list: defenses without such a setting on the axes. "
     "Leakage and loss are compared to a tenth, bits to a hundredth. "
     f"What loses more than {BEYOND:g} points is beyond the axes. {LARGEST}",
 )
@@ -322,7 +322,7 @@ def _name(ax: Axes, points: pd.DataFrame) -> None:
         name = ", ".join(filter(None, (row["defense"], row["setting"])))
         names.append((f"{number}  {name} {DAGGER if row[COLUMN] else ''}".rstrip(), tint))
     for other, rows in points[~points["defense"].isin(best["defense"])].groupby("defense", sort=False):
-        beyond = "" if other in set(shown["defense"]) else f", loses over {BEYOND:g}"
+        beyond = f", loses over {BEYOND:g}" if rows["loss"].min() > BEYOND else ""
         names.append((f"–  {marked(str(other), rows)}{beyond}", colour(rows["mechanism"].iloc[0])))
     apart = min(0.05, 1.0 / max(len(names), 1))
     for line, (name, tint) in enumerate(names):
@@ -387,7 +387,7 @@ def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
     for height, line in enumerate(lines):
         for column, attack in enumerate(attacks):
             value, strongest = cells[height, column], attack == line.strongest
-            _write(ax, column, height, value, "black" if not value <= (low + high) / 2 else "white", strongest)
+            _write(ax, column, height, value, "white" if value <= (low + high) / 2 else "black", strongest)
             rows.append(cell_of(board) | line.numbers | {"attack": attack, "leakage": value, "strongest": strongest})
     ax.axhline(0.5, color="white", linewidth=2.5)
     ax.set_xticks(range(len(attacks)), attacks)

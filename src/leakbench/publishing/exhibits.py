@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from leakbench.errors import RecordError
 from leakbench.paper_folders import paper_folders
+from leakbench.planning.scales import PAPERS
 from leakbench.publishing.archives import archive_folder, read_sums
 from leakbench.records import atomic_write
 from leakbench.report.artifacts import Artifact, artifacts_at
@@ -136,7 +137,7 @@ def _overlay(project: Project, paper: str) -> str:
     overlay, root = paper_folders()[paper].so_far.resolve(), project.root.resolve()
     if not overlay.is_file() or not overlay.is_relative_to(root):
         return ""
-    return f"mkdir -p config/papers && cp {overlay.relative_to(root)} config/papers/{paper}.yaml\n"
+    return f"mkdir -p {PAPERS} && cp {overlay.relative_to(root)} {PAPERS}/{paper}.yaml\n"
 
 
 def _escaped(caption: str) -> str:
