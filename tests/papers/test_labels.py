@@ -178,7 +178,7 @@ def shown(made: Made) -> tuple[Counter[Any], Counter[str]]:
 
 def _plain(value: Any) -> str:
     return (
-        value.replace(MARK, "")
+        " ".join(value.replace(MARK, "").split())  # a mark may move the end of a line
         if isinstance(value, str)
         else f"{value:.9g}"
         if isinstance(value, float)
