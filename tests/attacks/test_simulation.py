@@ -119,6 +119,33 @@ class TestSimulation:
         derivative = torch.func.vmap(torch.func.grad(distance))(*tried)
         torch.testing.assert_close(derivative, 2 * (tried.gradients.sign() - 0.5))
 
+    def test_of_users_it_is_the_mean_of_their_messages(self, tiny_network: Network) -> None:
+        """Each user's gradient goes through the mechanism, and each has its part of the derivative."""
+        users, d = 2, tiny_network.dimension
+        target = torch.randn(N, d, generator=torch.Generator().manual_seed(0))
+        seen = Observations(tiny_network, tiny_network.parameters, target, (users, 1, 8, 8))
+        defense = MagnitudePruning(fraction=0.9)
+        simulation = Simulation(seen, [PublicMechanism(defense, users)] * N, STREAMS)
+        gradients = torch.randn(N, users, d, generator=torch.Generator().manual_seed(1))
+        tried = Candidates(
+            gradients, torch.zeros(N, users, 1, 8, 8), torch.zeros(N, users, dtype=torch.long), torch.arange(N)
+        )
+        alone = Simulation(seen, [PublicMechanism(defense)] * N, STREAMS)
+        parts = [
+            alone.send(
+                Candidates(gradients[:, user], tried.images[:, user : user + 1], tried.labels[:, :1], tried.rows), 1
+            )
+            for user in range(users)
+        ]
+        sent = simulation.send(tried, 1)
+        torch.testing.assert_close(sent, torch.stack(parts).mean(dim=0))
+
+        def distance(*candidate: torch.Tensor) -> Any:
+            return straight_through(Candidates(*candidate), lambda many: simulation.send(many, 1)).square().sum()
+
+        derivative = torch.func.vmap(torch.func.grad(distance))(*tried)
+        torch.testing.assert_close(derivative, sent.expand(-1, users, -1))
+
     def test_what_cannot_be_simulated_says_why(self) -> None:
         class Stateful(Defense):
             def initial_state(self, steps: ClientSteps) -> ClientState:
@@ -234,6 +261,20 @@ class TestLikelihood:
             values, derivatives = mixed.score(tried)
             torch.testing.assert_close(values, torch.where(of_second, second[0], first[0]))
             torch.testing.assert_close(derivatives, torch.where(of_second[:, None], second[1], first[1]))
+
+    def test_of_users_it_is_that_of_their_mean(self, tiny_network: Network) -> None:
+        """Normal noise on each of three: the score is that of a third of its variance on their mean gradient."""
+        users, d = 3, tiny_network.dimension
+        target = torch.randn(N, d, generator=torch.Generator().manual_seed(0))
+        seen = Observations(tiny_network, tiny_network.parameters, target, (users, 1, 8, 8))
+        scoring = Scoring(seen, [PublicMechanism(GaussianNoise(scale=0.1), users)] * N, STREAMS)
+        one = Scoring(seen, [PublicMechanism(GaussianNoise(scale=0.1 / users**0.5))] * N, STREAMS)
+        gradients = torch.randn(N, users, d, generator=torch.Generator().manual_seed(1))
+        images, labels = torch.zeros(N, users, 1, 8, 8), torch.zeros(N, users, dtype=torch.long)
+        values, derivatives = scoring.score(Candidates(gradients, images, labels, torch.arange(N)))
+        expected, slopes = one.score(Candidates(gradients.mean(dim=1), images, labels, torch.arange(N)))
+        torch.testing.assert_close(values, expected)
+        torch.testing.assert_close(derivatives, (slopes / users)[:, None].expand(-1, users, -1))
 
     def test_what_does_not_depend_on_the_gradient_has_no_slope(self, seen: Observations) -> None:
         class Silent(GaussianNoise):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import fmean
 from typing import Any, ClassVar
 
 import pytest
@@ -11,16 +12,17 @@ import torch
 from pydantic import ValidationError
 
 from leakbench.attacks.adaptive import Masked, Weighted
-from leakbench.attacks.base import Attack, Knowledge, Observations, Reconstruction
+from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations, Reconstruction
 from leakbench.attacks.gradient_matching import GradientMatching
 from leakbench.attacks.presets import IGOptimalDefense
+from leakbench.attacks.simulation import Likelihood
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import Defense
 from leakbench.defenses.cdpa import CDPA
 from leakbench.defenses.distributed_noise import DistributedNoise
 from leakbench.defenses.gaussian_sampling import GaussianSampling
 from leakbench.defenses.noise import GaussianNoise
-from leakbench.defenses.pruning import MagnitudePruning
+from leakbench.defenses.pruning import MagnitudePruning, RandomMask
 from leakbench.federated.local import LocalTraining
 from leakbench.federated.secure_training import SecureAggregation
 from leakbench.federated.step import ClientSteps
@@ -215,6 +217,23 @@ def test_matching_inverts_a_sum(attack_job: Jobs) -> None:
     (replicate,) = run(job).replicates
     found = replicate.metrics["assigned_psnr"]
     assert isinstance(found, list) and min(value or 0 for value in found) > 25
+
+
+def test_who_runs_the_mechanism_of_every_user_sees_more_in_their_mean(attack_job: Jobs) -> None:
+    """Half of each user's coordinates are dropped at random: no zero shows which."""
+
+    def leaked(wrapped: bool) -> float:
+        plain = {"name": "map", "iterations": 150}
+        attack = Likelihood(attack=plain) if wrapped else ATTACKS.get("map", "test")(iterations=150)
+        knowledge = ("labels", "pixel_range", "auxiliary_images", "mechanism")
+        protocol = {"clients": 4, "batch_size": 1, "users": 2, "knowledge": knowledge, "auxiliary": 200}
+        job = attack_job(RandomMask, {"probability": 0.5}, attack=attack, **protocol)
+        (replicate,) = run(replace(job, model=Variant("mlp", MLP, SIGMOIDS, {}))).replicates
+        found = replicate.metrics["assigned_psnr"]
+        assert isinstance(found, list)
+        return fmean(value or 0.0 for value in found)
+
+    assert leaked(wrapped=True) > leaked(wrapped=False) + 1
 
 
 @pytest.mark.parametrize(

@@ -116,17 +116,21 @@ class Mechanism(Protocol):
         """Why it cannot be run on candidates; empty if it can."""
 
     @property
+    def users(self) -> int:
+        """Number of clients, equal parts of a batch, whose messages the server sees as one mean."""
+
+    @property
     def keeps_residual(self) -> bool:
         """Whether clients add to a round's gradient what their earlier messages left out."""
 
     def simulate(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Message:
-        """The message of candidates' updates."""
+        """The message of candidates' updates; of several users, whose steps are consecutive rows, their mean."""
 
-    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        """Log-likelihood of what was received, ``[n]``."""
+    def log_likelihood(self, received: Received, steps: ClientSteps, public: Streams | None) -> torch.Tensor:
+        """Log-likelihood of what was received, ``[n]``; steps as in :meth:`simulate`."""
 
-    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        """Factor of each candidate's gradient at which it fits best, ``[n, 1]``."""
+    def fitted_scale(self, received: Received, steps: ClientSteps, public: Streams | None) -> torch.Tensor:
+        """Factor of each candidate's gradients at which they fit best, ``[n, 1]``; steps as in :meth:`simulate`."""
 
     def image_noise(self) -> Sequence[torch.Tensor]:
         """Covariance of the noise on images, ``[pixels]`` or ``[pixels, pixels]``: one for all; empty without noise."""
@@ -191,6 +195,8 @@ class Observations:
             row as here.
         carried: whether the attacker adds to a candidate's gradient in a round what its earlier messages left out,
             since the defense does.
+        users: whose mean each observation is, as far as an attack runs the mechanism of each: ``batch_shape`` holds the
+            samples of one after the other. One where it works with the gradient of all.
     """
 
     network: Network
@@ -212,6 +218,7 @@ class Observations:
     public: Streams | None = None
     later: tuple[Observations, ...] = ()
     carried: bool = False
+    users: int = 1
 
     def check(self) -> None:
         """Validate shapes and values before computing.

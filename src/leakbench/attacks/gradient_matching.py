@@ -385,7 +385,14 @@ class Search:
         return self.misfit(self.gradient(images, labels, data), images, labels, data)
 
     def gradient(self, images: torch.Tensor, labels: torch.Tensor, data: TrialData) -> torch.Tensor:
-        """The candidate's gradient in this search's round, ``[d]``."""
+        """The candidate's gradient in this search's round, ``[d]``; where users' are apart, ``[users, d]``."""
+        users = self.observations.users
+        if users > 1:
+            parts = zip(images.chunk(users), labels.chunk(users), strict=True)  # under vmap over candidates already
+            return torch.stack([self._gradient(*part, data) for part in parts])
+        return self._gradient(images, labels, data)
+
+    def _gradient(self, images: torch.Tensor, labels: torch.Tensor, data: TrialData) -> torch.Tensor:
         parameters = data.get("parameters", self.observations.parameters)
         if self.second_order is not None:
             return self.second_order.gradient(parameters, images, labels)
@@ -394,7 +401,7 @@ class Search:
     def misfit(
         self, gradient: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, data: TrialData
     ) -> torch.Tensor:
-        """The distance of a gradient ``[d]`` of the candidate from the message of this search's round, a scalar."""
+        """The distance of the candidate's :meth:`gradient` from the message of this search's round, a scalar."""
         seen, network = self.observations, self.network
         if seen.score is not None:
             return scored(Candidates(gradient, images, labels, data["row"]), seen.score)

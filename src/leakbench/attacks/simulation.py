@@ -54,7 +54,7 @@ class Simulated(Wrapper):
         if reason := next(filter(None, (mechanism.not_simulated for mechanism in knowledge.mechanism)), ""):
             raise Infeasible(f"attack '{self.name}' runs the mechanism on candidates: {reason}")
         simulation = Simulation(observations, knowledge.mechanism, streams.child("simulation"))
-        return replace(observations, send=partial(simulation.send, draws=self.draws))
+        return replace(observations, send=partial(simulation.send, draws=self.draws), users=simulation.users)
 
 
 @ATTACKS.register("likelihood", version=5)
@@ -128,7 +128,7 @@ class Likelihood(Wrapper):
         regularised, streams = self._unregularised is None and not self._lawful, streams.child("likelihood")
         estimate = observations.start if self._lawful and self.stages else None
         scoring = Scoring(observations, knowledge.mechanism, streams, knowledge.labels, regularised, estimate)
-        return replace(observations, score=scoring.score)
+        return replace(observations, score=scoring.score, users=scoring.users)
 
 
 def _carried(observations: Observations, knowledge: Knowledge) -> Observations:
@@ -173,6 +173,7 @@ class _Copies:
 
     def __init__(self, observations: Observations, mechanisms: Sequence[Mechanism], streams: Streams) -> None:
         self._observations, self._mechanisms, self._keys = observations, mechanisms, streams.keys
+        self.users = max(mechanism.users for mechanism in mechanisms)
 
     def _groups(self, candidates: Candidates) -> Iterator[tuple[Mechanism, torch.Tensor, Candidates]]:
         """Mechanisms, with the places of their candidates and these."""
@@ -183,13 +184,25 @@ class _Copies:
             yield self._mechanisms[int(chosen.rows[0])], at, chosen
 
     def _steps(self, candidates: Candidates, streams: Streams) -> _Candidates:
-        """The local computation on candidates."""
-        seen, rows = self._observations, candidates.rows
-        parameters = seen.parameters if seen.parameters.dim() == 1 else seen.parameters[rows]
+        """The local computation on candidates, whose gradients are known; that of their users, one after the other."""
+        gradients = candidates.gradients if self.users == 1 else candidates.gradients.flatten(0, 1)
+        return _Candidates(gradients, *self._computation(candidates, streams))
+
+    def _computation(self, candidates: Candidates, streams: Streams) -> tuple[Any, ...]:
+        """Arguments of :class:`ClientSteps`."""
+        seen, rows, images = self._observations, candidates.rows, candidates.images
         labels = candidates.labels if candidates.labels.dim() == 2 else candidates.labels.argmax(dim=-1)
-        return _Candidates(
-            candidates.gradients, seen.network, parameters, candidates.images, labels, streams, seen.local
-        )
+        if self.users > 1:
+            rows = rows.repeat_interleave(self.users)
+            images, labels = (part.unflatten(1, (self.users, -1)).flatten(0, 1) for part in (images, labels))
+            streams = Streams([(*key, "user", user) for key in streams.keys for user in range(self.users)])
+        parameters = seen.parameters if seen.parameters.dim() == 1 else seen.parameters[rows]
+        return seen.network, parameters, images, labels, streams, seen.local
+
+    def _public(self, rows: torch.Tensor) -> Streams | None:
+        """The public randomness of candidates' rounds, for each of their users."""
+        public = self._observations.public
+        return None if public is None else public.at(rows.repeat_interleave(self.users).tolist())
 
 
 class Simulation(_Copies):
@@ -198,7 +211,7 @@ class Simulation(_Copies):
     def send(self, candidates: Candidates, draws: int) -> torch.Tensor:
         """Messages ``[k, draws, d]``."""
         gradients = candidates.gradients
-        sent = gradients.new_empty(len(gradients), draws, gradients.shape[1])
+        sent = gradients.new_empty(len(gradients), draws, gradients.shape[-1])
         for mechanism, at, some in self._groups(candidates):
             for draw in range(draws):
                 steps = self._steps(some, self._of_point(some, draw))
@@ -209,12 +222,8 @@ class Simulation(_Copies):
 
     def _of_point(self, candidates: Candidates, draw: int) -> Streams:
         """Randomness of a candidate's own, so that every point of a search has other draws."""
-        numbers = zip(candidates.rows.tolist(), _bits(candidates.gradients), strict=True)
+        numbers = zip(candidates.rows.tolist(), _bits(candidates.gradients.flatten(1)), strict=True)
         return Streams([(*self._keys[row], draw, bits) for row, bits in numbers])
-
-    def _public(self, rows: torch.Tensor) -> Streams | None:
-        public = self._observations.public
-        return None if public is None else public.at(rows.tolist())
 
 
 class Scoring(_Copies):
@@ -258,17 +267,19 @@ class Scoring(_Copies):
         rows = torch.arange(n, device=exact.device)
         labels = rows.new_zeros(n, shape[0]) if labels is None else labels
         images = exact.new_zeros(n, *shape) if estimate is None else estimate.to(exact).nan_to_num()
-        parameters = observations.parameters
-        self._blind = ClientSteps(observations.network, parameters, images, labels, streams, observations.local)
-        counted = exact.shape[1] if observations.marked is None else (~observations.marked).sum(dim=1).clamp(min=1)
+        if self.users > 1:
+            exact = exact[:, None].expand(-1, self.users, -1)
+        at_zero = Candidates(exact, images, labels, rows)
+        self._blind = ClientSteps(*self._computation(at_zero, streams))
+        counted = exact.shape[-1] if observations.marked is None else (~observations.marked).sum(dim=1).clamp(min=1)
         self._level = exact.new_ones(n) * counted / 2
         self._unit = NATS * math.prod(shape)
         self._rows: list[int] = []
         self._received: dict[int, Received] = {}
-        self._origin, _ = self._surprise(Candidates(exact, images, labels, rows))
+        self._origin, _ = self._surprise(at_zero)
 
     def score(self, candidates: Candidates) -> tuple[torch.Tensor, torch.Tensor]:
-        """The objective ``[k]``, and its derivative by the candidates' gradients ``[k, d]``."""
+        """The objective ``[k]``, and its derivative by the candidates' gradients, of their shape."""
         surprise, derivative = self._surprise(candidates)
         excess = surprise - self._origin[candidates.rows]
         if not self._regularised:
@@ -276,10 +287,10 @@ class Scoring(_Copies):
         level = self._level[candidates.rows]
         far = (excess / level).clamp(min=0)
         value = torch.where(excess > 0, level * far.log1p(), excess)
-        return value / self._unit, derivative.div_((self._unit * (1 + far))[:, None])
+        return value / self._unit, derivative.div_((self._unit * (1 + far)).view(-1, *[1] * (derivative.dim() - 1)))
 
     def _surprise(self, candidates: Candidates) -> tuple[torch.Tensor, torch.Tensor]:
-        """The negative log-likelihood ``[k]``, and its derivative ``[k, d]``."""
+        """The negative log-likelihood ``[k]``, and its derivative by the gradients."""
         rows = candidates.rows.tolist()
         if rows != self._rows:  # a search evaluates the same ones, until it takes others
             self._rows, self._received = rows, {}
@@ -305,12 +316,16 @@ class Scoring(_Copies):
     def _surprise_of(
         self, mechanism: Mechanism, received: Received, candidates: Candidates, gradients: torch.Tensor
     ) -> torch.Tensor:
-        steps = self._steps(candidates, Streams([self._keys[row] for row in candidates.rows.tolist()]))
-        steps.blind, steps.rows_of_blind, steps.estimated = self._blind, candidates.rows, self._estimated
-        steps.known = gradients
+        rows, users = candidates.rows, torch.arange(self.users, device=candidates.rows.device)
+        streams = Streams([self._keys[row] for row in rows.tolist()])
+        steps = self._steps(candidates._replace(gradients=gradients), streams)
+        steps.blind, steps.estimated = self._blind, self._estimated
+        steps.rows_of_blind = (self.users * rows[:, None] + users).flatten()
+        public = self._public(rows)
         if not self._observations.carried:  # else what was left out has the candidate's own scale
-            steps.known = gradients * mechanism.fitted_scale(received, steps)
-        return -mechanism.log_likelihood(received, steps)
+            scale = mechanism.fitted_scale(received, steps, public)
+            steps.known = steps.known * scale.repeat_interleave(self.users, dim=0)
+        return -mechanism.log_likelihood(received, steps, public)
 
 
 def _with_derivative(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
@@ -13,7 +14,7 @@ class Candidates(NamedTuple):
     """Candidates of a search, ``k`` of them, or one without the leading axis.
 
     Attributes:
-        gradients: of their loss, or their updates, ``[k, d]``.
+        gradients: of their loss, or their updates, ``[k, d]``; of each of several users, ``[k, users, d]``.
         images: ``[k, *batch_shape]``.
         labels: ``[k, B]``, or probabilities ``[k, B, classes]``.
         rows: the observation that each is a candidate for, ``[k]``.
@@ -29,11 +30,11 @@ Sending: TypeAlias = "Callable[[Candidates], torch.Tensor]"
 """Messages ``[k, draws, d]`` of candidates."""
 
 Scoring: TypeAlias = "Callable[[Candidates], tuple[torch.Tensor, torch.Tensor]]"
-"""Objectives ``[k]`` of candidates, and their derivatives by the gradients, ``[k, d]``."""
+"""Objectives ``[k]`` of candidates, and their derivatives by the gradients, of the gradients' shape."""
 
 
 def straight_through(candidate: Candidates, send: Sending) -> torch.Tensor:
-    """Messages of one candidate, ``[draws, d]``, with the derivative of its gradient ``[d]``."""
+    """Messages of one candidate, ``[draws, d]``, with the derivative of its gradient, or of the mean of its users'."""
     sent: torch.Tensor = _functions()[0].apply(candidate.gradients, *_fixed(candidate), send)
     return sent
 
@@ -70,12 +71,13 @@ def _functions() -> tuple[Any, Any]:
             return inputs[-1](Candidates(*(tensor[None] for tensor in inputs[:-1])))[0]
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            pass
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ARG004
+            ctx.shape, ctx.users = inputs[0].shape, math.prod(inputs[0].shape[:-1])
 
         @staticmethod
-        def backward(_: Any, derivative: Any) -> Any:
-            return derivative.sum(dim=0), None, None, None, None
+        def backward(ctx: Any, derivative: Any) -> Any:
+            derivative = derivative.sum(dim=0)
+            return derivative.expand(ctx.shape) / ctx.users, None, None, None, None
 
         @staticmethod
         def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:

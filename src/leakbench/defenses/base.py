@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from leakbench.defenses.marginals import Marginals
 from leakbench.errors import Infeasible
 from leakbench.federated.batches import Sampling
 from leakbench.federated.client_data import ClientData
@@ -335,6 +336,23 @@ class Defense(Component):
             Infeasible: the mechanism states no likelihood.
         """
         raise Infeasible(f"{type(self).__name__} states no likelihood; the attack 'simulated' needs none")
+
+    def marginals(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Marginals:
+        """The laws of a message's coordinates if candidates were the samples: for the likelihood of a mean of several.
+
+        By default mean and variance of :attr:`~leakbench.federated.message.Message.law`; without one the message,
+        whose derivative is taken to be the gradient's.
+
+        Args:
+            steps: as for :meth:`log_likelihood`.
+            streams: as for :meth:`simulate`.
+            public: as for :meth:`simulate`.
+        """
+        message = self.simulate(steps, streams, public)
+        if message.law is not None:
+            return Marginals(message.law.mean, message.law.variance)
+        gradient = steps.gradient
+        return Marginals(gradient + (message.view() - gradient).detach())
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Factor of each candidate's gradient at which it fits what was received, ``[n, 1]``: by least squares.

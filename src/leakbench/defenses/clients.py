@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from leakbench.defenses.base import ClientState, Defense, Round
+from leakbench.defenses.base import ClientState, Defense, Round, least_squares_scale
+from leakbench.defenses.marginals import Marginals, likelihood_of_mean
 from leakbench.federated.batches import ALL, Chosen
 from leakbench.federated.client_data import ClientData
+from leakbench.federated.means import averaged
 from leakbench.federated.message import Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
@@ -146,9 +148,11 @@ class PublicMechanism:
 
     Attributes:
         defense: the mechanism, with its public parameters.
+        users: number of clients, consecutive rows, whose messages the server sees as one mean.
     """
 
     defense: Defense
+    users: int = 1
 
     @property
     def class_name(self) -> str:
@@ -162,24 +166,31 @@ class PublicMechanism:
 
     @property
     def keeps_residual(self) -> bool:
-        """Whether a client adds to a round's gradient what its earlier messages left out."""
-        return self.defense.keeps_residual
+        """Whether a client adds to a round's gradient what its earlier messages left out, and these were seen."""
+        return self.defense.keeps_residual and self.users == 1
 
     def simulate(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Message:
-        """The message of candidates: :meth:`Defense.simulate`."""
-        return self.defense.simulate(steps, streams, public)
+        """The message of candidates: :meth:`Defense.simulate`; of users the mean."""
+        return averaged(self.defense.simulate(steps, streams, public), self.users)
 
-    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        """Log-likelihood of what was received, ``[n]``: :meth:`Defense.log_likelihood`.
+    def log_likelihood(self, received: Received, steps: ClientSteps, public: Streams | None) -> torch.Tensor:
+        """Log-likelihood of what was received, ``[n]``: :meth:`Defense.log_likelihood`, or that of a mean.
 
         Raises:
             Infeasible: the mechanism states none.
         """
-        return self.defense.log_likelihood(received, steps)
+        if self.users == 1:
+            return self.defense.log_likelihood(received, steps)
+        return likelihood_of_mean(received, self._marginals(steps, public))
 
-    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        """Factor of each candidate's gradient at which it fits best, ``[n, 1]``: :meth:`Defense.fitted_scale`."""
-        return self.defense.fitted_scale(received, steps)
+    def fitted_scale(self, received: Received, steps: ClientSteps, public: Streams | None) -> torch.Tensor:
+        """Factor of each candidate's gradients at which they fit best, ``[n, 1]``: :meth:`Defense.fitted_scale`."""
+        if self.users == 1:
+            return self.defense.fitted_scale(received, steps)
+        return least_squares_scale(received.values, self._marginals(steps, public).expected().mean(dim=1))
+
+    def _marginals(self, steps: ClientSteps, public: Streams | None) -> Marginals:
+        return self.defense.marginals(steps, steps.streams, public).of_users(self.users)
 
     def image_noise(self) -> Sequence[torch.Tensor]:
         """Covariance of the noise on images, ``[pixels]`` or ``[pixels, pixels]``: :meth:`Defense.image_noise`."""
@@ -187,8 +198,9 @@ class PublicMechanism:
 
     def protected(self, images: torch.Tensor, labels: torch.Tensor, streams: Streams) -> torch.Tensor:
         """Images of the first round, as the defense changes images ``[n, B, C, H, W]`` with labels ``[n, B]``."""
-        clients = DefendedClients(self.defense, streams, Examples(images, labels))
-        return clients.protect_data(clients.samples, streams).inputs
+        samples, streams = self._of_users(images, labels, streams)
+        clients = DefendedClients(self.defense, streams, samples)
+        return clients.protect_data(clients.samples, streams).inputs.view_as(images)
 
     def defend(
         self,
@@ -201,6 +213,15 @@ class PublicMechanism:
 
         Returns their computation, their message, and the round's public randomness.
         """
-        clients = DefendedClients(self.defense, streams, Examples(images, labels))
+        samples, streams = self._of_users(images, labels, streams)
+        clients = DefendedClients(self.defense, streams, samples, per_server=self.users)
         steps, message = clients.step(lambda batch: compute(*batch), streams)
-        return steps, message, Round(streams).public
+        public = Round(streams, clients_per_server=self.users).public
+        return steps, averaged(message, self.users), Streams(public.keys[:: self.users])
+
+    def _of_users(self, images: torch.Tensor, labels: torch.Tensor, streams: Streams) -> tuple[Examples, Streams]:
+        """Equal parts of batches ``[n, B, ...]`` as the samples of users, with streams of their own."""
+        if self.users == 1:
+            return Examples(images, labels), streams
+        samples = Examples(*(part.unflatten(1, (self.users, -1)).flatten(0, 1) for part in (images, labels)))
+        return samples, Streams([(*key, "user", user) for key in streams.keys for user in range(self.users)])

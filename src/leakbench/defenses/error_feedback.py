@@ -22,12 +22,14 @@ from pydantic import Field
 
 from leakbench.defenses.base import DEFENSES, ClientState, Defense, PrivacyStatement, Round, Schedule
 from leakbench.defenses.densities import kept_or_below
-from leakbench.defenses.pruning import Sparse
-from leakbench.defenses.quantised import likelihood_of_signs
+from leakbench.defenses.marginals import Marginals
+from leakbench.defenses.pruning import Sparse, largest
+from leakbench.defenses.quantised import likelihood_of_signs, marginals_of_signs
 from leakbench.federated.message import FLOAT_BITS, CodedMessage, Message, Received, SparseMessage
 from leakbench.federated.step import ClientSteps
 from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
+from leakbench.randomness import Streams
 
 
 class ErrorFeedback(Defense):
@@ -69,6 +71,9 @@ class GradDropWithResidual(ErrorFeedback, Sparse):
         """The log-likelihood of ``grad_drop``, ``[n]``."""
         return kept_or_below(received, steps.gradient, Tensors(steps.network.sizes))
 
+    def marginals(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Marginals:
+        return largest(steps.gradient, Tensors(steps.network.sizes), self.fraction)
+
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement.none("what is sent is exact, and what is dropped is sent later")
 
@@ -104,6 +109,9 @@ class EFSignSGD(ErrorFeedback):
         """The log-likelihood of ``sign_sgd``, ``[n]``."""
         parts = self._scaled(Tensors(steps.network.sizes))
         return likelihood_of_signs(received, steps.gradient, parts, magnitudes=True)
+
+    def marginals(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Marginals:
+        return marginals_of_signs(steps.gradient, self._scaled(Tensors(steps.network.sizes)))
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement.none("signs are exact")

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule, least_squares_scale
 from leakbench.defenses.densities import kept_or_below
+from leakbench.defenses.marginals import Marginals
 from leakbench.federated.message import Message, Received, SparseMessage
 from leakbench.federated.step import ClientSteps
 from leakbench.federated.tensors import Tensors
@@ -32,6 +33,20 @@ class Sparse(Defense):
         return least_squares_scale(values, self.gain * steps.gradient, kept)
 
 
+SOFTNESS = 0.1
+"""Width, in logarithms of magnitudes, in which it is uncertain whether a candidate's coordinate is pruned."""
+
+
+def largest(gradient: torch.Tensor, tensors: Tensors, fraction: float) -> Marginals:
+    """Coordinates of candidates ``[n, d]`` of which those with the largest magnitudes of each group are sent."""
+    size = gradient.detach().abs()
+    pruned = tensors.smallest(size, fraction)
+    least = tensors.spread(tensors.reduce(torch.where(pruned, torch.inf, size), lambda part: part.amin(dim=1)))
+    tiny = torch.finfo(size.dtype).tiny
+    chance = torch.sigmoid((size.clamp(min=tiny).log() - least.clamp(min=tiny).log()) / SOFTNESS)
+    return Marginals(gradient, chance=chance)
+
+
 @DEFENSES.register("magnitude_pruning", version=1)
 class MagnitudePruning(Sparse):
     """Send only the coordinates of largest magnitude (Zhu et al. 2019), with one threshold for all layers."""
@@ -47,6 +62,9 @@ class MagnitudePruning(Sparse):
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Kept coordinates are exact, and pruned ones no larger than the smallest of them, ``[n]``."""
         return kept_or_below(received, steps.gradient, Tensors([steps.gradient.shape[1]]))
+
+    def marginals(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Marginals:
+        return largest(steps.gradient, Tensors([steps.gradient.shape[1]]), self.fraction)
 
 
 @DEFENSES.register("grad_drop", version=1)
@@ -80,6 +98,9 @@ class GradDrop(Sparse):
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Kept coordinates are exact, and dropped ones no larger than the smallest kept of their tensor, ``[n]``."""
         return kept_or_below(received, steps.gradient, Tensors(steps.network.sizes))
+
+    def marginals(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Marginals:
+        return largest(steps.gradient, Tensors(steps.network.sizes), self.fraction)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement.none("what is sent is exact, and what is not depends on the data")
@@ -126,6 +147,10 @@ class RandomMask(Sparse):
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Kept coordinates are exact, and nothing is known of the others, ``[n]``."""
         return kept_or_below(received, self.gain * steps.gradient, None)
+
+    def marginals(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Marginals:
+        gradient = self.gain * steps.gradient
+        return Marginals(gradient, chance=torch.full_like(gradient[:1, :1], 1 - self.probability).expand_as(gradient))
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement.none("what is sent is exact")

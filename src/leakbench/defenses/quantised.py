@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
+from leakbench.defenses.marginals import Marginals
 from leakbench.federated.message import FLOAT_BITS, CodedMessage, Law, Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.federated.tensors import Tensors
@@ -92,6 +93,13 @@ def likelihood_of_signs(
     apart = magnitude / sent
     apart = apart / (apart * share).sum(dim=1, keepdim=True) - 1
     return value - 0.5 * (apart / SCALE_WIDTH).square().sum(dim=1)
+
+
+def marginals_of_signs(gradient: torch.Tensor, tensors: Tensors) -> Marginals:
+    """Signs of gradients ``[n, d]`` times mean magnitudes of tensors, with the probabilities of :class:`SignSGD`."""
+    magnitude = tensors.spread(tensors.mean(gradient.abs()))
+    width = (SOFTNESS * magnitude).clamp(min=torch.finfo(gradient.dtype).tiny)
+    return Marginals(magnitude, chance=torch.sigmoid(gradient / width), others=-magnitude)
 
 
 def _of_signs(received: Received, gradient: torch.Tensor, widths: torch.Tensor, tensors: Tensors) -> torch.Tensor:

@@ -242,8 +242,6 @@ class AttackJob(AttackProtocol):
             raise Infeasible("a mean of several users' local training is the update of no single batch")
         if self.batch_norm == "train":
             raise Infeasible("users' BatchNorm layers normalise with a batch each, and their mean has several")
-        if "mechanism" in attack.needs:
-            raise Infeasible(f"attack '{label}' runs the mechanism of one client; a mean has those of {self.users}")
         if "batch_statistics" in attack.needs:
             raise Infeasible(f"attack '{label}' knows the statistics of one batch; a mean has a batch of every user")
 
@@ -279,7 +277,7 @@ class AttackJob(AttackProtocol):
         if not scenes:
             return replicates, tensors
         # One for all seeds: attackers run equal ones together.
-        copies = [PublicMechanism(defense) for _, defense in defenses.values()]
+        copies = [PublicMechanism(defense, self.users) for _, defense in defenses.values()]
         sent = {
             seed: [scene.sent(setting, copy) for (setting, _), copy in zip(defenses.values(), copies, strict=True)]
             for seed, scene in scenes.items()

@@ -18,13 +18,14 @@ from leakbench.defenses.base import Defense, PrivacyStatement, Round, Schedule
 from leakbench.defenses.clients import DefendedClients, Examples, PublicMechanism
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
+from leakbench.federated.means import averaged
 from leakbench.federated.message import Message, stacked
 from leakbench.federated.secure_training import SecureAggregation
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import Job, JobKind, Setting
 from leakbench.jobs.pretraining import Pretraining, trajectory
 from leakbench.jobs.subjects import Subject
-from leakbench.jobs.sums import averaged, together
+from leakbench.jobs.sums import together
 from leakbench.jobs.victims import SAME_OR_DISTINCT, OfSeeds, Victims, gather_victims
 from leakbench.lazy import torch
 from leakbench.metrics.assignment import reorder
@@ -360,9 +361,7 @@ class Scene:
             later=later,
             image_noise=self._image_noise(defense),
             privacy=defense.privacy(kind.schedule(clients.network.dimension)),
-            mechanism=mechanism
-            if "mechanism" in kind.knowledge and kind.users == 1 and defense.together == 1
-            else None,
+            mechanism=mechanism if "mechanism" in kind.knowledge and defense.together == 1 else None,
         )
 
     def _round(self, defended: DefendedClients, number: int) -> _Round:
