@@ -80,6 +80,10 @@ class Streams:
         """Fresh streams, one per row, that are independent of these and of every other child."""
         return Streams([(*key, *name) for key in self.keys])
 
+    def children(self, name: str, count: int) -> Streams:
+        """Fresh streams, ``count`` for each row, one after the other, that are independent of all these."""
+        return Streams([(*key, name, number) for key in self.keys for number in range(count)])
+
     def at(self, rows: Iterable[int]) -> Streams:
         """Fresh streams of these rows."""
         return Streams([self.keys[row] for row in rows])

@@ -14,6 +14,7 @@ from leakbench.defenses import marginals
 from leakbench.defenses.base import Defense
 from leakbench.defenses.clients import PublicMechanism
 from leakbench.defenses.densities import EXACT, LEAST
+from leakbench.defenses.dp_sgd import DPSGD
 from leakbench.defenses.error_feedback import EFSignSGD, GradDropWithResidual
 from leakbench.defenses.laplace import Laplace
 from leakbench.defenses.low_rank import PowerSGD, TruncatedSVD
@@ -148,6 +149,7 @@ RANDOM = [
     GaussianNoise(scale=0.01),
     Laplace(epsilon=7),
     QSGD(levels=3),
+    DPSGD(clip=0.5, multiplier=0.02),
 ]
 FIXED = [
     MagnitudePruning(fraction=0.8),

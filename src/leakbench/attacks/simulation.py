@@ -195,7 +195,7 @@ class _Copies:
         if self.users > 1:
             rows = rows.repeat_interleave(self.users)
             images, labels = (part.unflatten(1, (self.users, -1)).flatten(0, 1) for part in (images, labels))
-            streams = Streams([(*key, "user", user) for key in streams.keys for user in range(self.users)])
+            streams = streams.children("user", self.users)
         parameters = seen.parameters if seen.parameters.dim() == 1 else seen.parameters[rows]
         return seen.network, parameters, images, labels, streams, seen.local
 

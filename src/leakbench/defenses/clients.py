@@ -224,4 +224,4 @@ class PublicMechanism:
         if self.users == 1:
             return Examples(images, labels), streams
         samples = Examples(*(part.unflatten(1, (self.users, -1)).flatten(0, 1) for part in (images, labels)))
-        return samples, Streams([(*key, "user", user) for key in streams.keys for user in range(self.users)])
+        return samples, streams.children("user", self.users)

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
 from leakbench.defenses.densities import normal, widened
+from leakbench.defenses.marginals import Marginals
 from leakbench.defenses.noise import add_noise
 from leakbench.federated.message import Message, Received
 from leakbench.federated.step import ClientSteps
@@ -53,11 +54,7 @@ class ClippedGradients(Defense):
             steps: the local computation on the candidates.
             variance: of the noise in every coordinate.
         """
-        if steps.images.shape[1] == 1:
-            norms = torch.linalg.vector_norm(steps.gradient, dim=1, keepdim=True)
-            mean = self.factors(norms) * steps.gradient
-        else:
-            mean = self._linear_mean(steps)
+        mean = self._differentiable_mean(steps)
         return normal(received.values - mean, widened(torch.full_like(mean[:, :1], variance), received))
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
@@ -65,6 +62,16 @@ class ClippedGradients(Defense):
         if steps.images.shape[1] == 1:
             return super().fitted_scale(received, steps)
         return torch.ones_like(received.values[:, :1])
+
+    def marginals(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Marginals:
+        return super().marginals(steps, streams, public)._replace(values=self._differentiable_mean(steps))
+
+    def _differentiable_mean(self, steps: ClientSteps) -> torch.Tensor:
+        """:meth:`bounded_mean` as a function of ``steps.gradient``, ``[n, d]``; see :meth:`log_density`."""
+        if steps.images.shape[1] > 1:
+            return self._linear_mean(steps)
+        norms = torch.linalg.vector_norm(steps.gradient, dim=1, keepdim=True)
+        return self.factors(norms) * steps.gradient
 
     def _linear_mean(self, steps: ClientSteps) -> torch.Tensor:
         """The bounded mean, ``[n, d]``, as a linear function of the mean gradient."""

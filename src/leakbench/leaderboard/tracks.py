@@ -107,7 +107,7 @@ TRACKS = (
     Track("C", 3, "one message about one image, label known, along training", "trained_undefended", "trained"),
     Track("D", 4, "two local steps on four images, labels inferred", "local_undefended", "local", ASSIGNED_PSNR),
     Track("E", 3, "messages of three rounds about one image, label known", "rounds_undefended", "rounds"),
-    Track("F", 3, "the sum of four users, an image each, labels inferred", "sum_undefended", "sum", ASSIGNED_PSNR),
+    Track("F", 4, "the sum of four users, an image each, labels inferred", "sum_undefended", "sum", ASSIGNED_PSNR),
     Track(
         "G",
         2,
