@@ -67,6 +67,17 @@ def test_victims_do_not_depend_on_who_is_attacked_beside_them() -> None:
     torch.testing.assert_close(undone(changed, known), torch.cat(alone))
 
 
+def test_images_of_users_are_undone_as_those_of_one_client() -> None:
+    """The ways of changing an image are those of each user's mechanism."""
+    _, changed, mechanism, known = victims(4, TransformationSearch.model_validate(EITHER_WAY))
+    users = PublicMechanism(mechanism.defense, users=2)
+    back = undone(changed, replace(known, mechanism=[users] * 4), draws=32)
+    truth = undone(changed, known, draws=32)
+    moved = (truth - changed).flatten(1).norm(dim=1)
+    assert float(moved.max()) > 0.1
+    assert float((back - truth).flatten(1).norm(dim=1).mean()) < 0.5 * float(moved.mean())
+
+
 def test_by_covariance_matrices() -> None:
     """Image by image and draw by draw, in the whole space of pixels."""
     _, changed, mechanism, known = victims(4, TransformationSearch.model_validate(EITHER_WAY))

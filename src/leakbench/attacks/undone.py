@@ -59,11 +59,12 @@ class Undone(Wrapper):
         """The ways of changing images that one mechanism was seen to take."""
         assert knowledge.auxiliary_images is not None and knowledge.auxiliary_labels is not None
         clean = knowledge.auxiliary_images[: self.images]
-        labels = knowledge.auxiliary_labels[: self.images, None]
+        alone = clean[:, None].expand(-1, mechanism.users, *clean.shape[1:])  # an image is the first user's
+        labels = knowledge.auxiliary_labels[: self.images, None].expand(-1, mechanism.users)
         ways = []
         for draw in range(self.draws):
             alike = streams.child(draw).repeat(len(clean))
-            changed = mechanism.protected(clean[:, None], labels, alike)[:, 0]
+            changed = mechanism.protected(alone, labels, alike)[:, 0]
             ways.append(_Way.of(clean.flatten(1), changed.flatten(1), self.error))
         return ways
 
