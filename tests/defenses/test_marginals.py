@@ -112,10 +112,8 @@ def test_its_derivative_holds_the_variance(monkeypatch: pytest.MonkeyPatch) -> N
         values, logits = point.chunk(2)
         return likelihood_of_mean(received, users._replace(values=values, chance=logits.sigmoid())).sum()
 
-    (found,) = torch.autograd.grad(value(point), point)
-    kept = marginals._misfit(
-        *(part.detach() for part in _squares_and_prior(users, received)), torch.zeros(N, 1, dtype=torch.float64)
-    )
+    squares, prior = (part.detach() for part in _squares_and_prior(users, received))
+    kept = marginals._misfit(squares, prior, torch.zeros(N, 1, dtype=torch.float64))
     monkeypatch.setattr(marginals, "_misfit", lambda *_: kept)
     (found,) = torch.autograd.grad(value(point), point)
     for place in [(0, 0, 0), (1, 2, 7), (2, 1, 3), (3, 0, 39)]:
@@ -169,7 +167,7 @@ def test_random_messages_have_the_stated_moments(defense: Defense, steps: Client
     every = [defense.simulate(steps, steps.streams.child(draw), None).view().double() for draw in range(draws)]
     sent = torch.stack(every)
     variance = torch.zeros_like(stated.values).double() if stated.variance is None else stated.variance.double()
-    variance = variance + marginals._of_choice(Marginals(*(part if part is None else part[:, None] for part in stated)))
+    variance = variance + marginals._of_choice(stated.of_users(1))
     spread = variance.mean().sqrt()
     assert float((sent.mean(dim=0) - stated.expected()).abs().max()) < 6 * float(variance.max().sqrt()) / draws**0.5
     assert float(sent.var(dim=0).mean().sqrt()) == pytest.approx(float(spread), rel=0.05)

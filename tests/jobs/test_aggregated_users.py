@@ -12,9 +12,9 @@ import torch
 from pydantic import ValidationError
 
 from leakbench.attacks.adaptive import Masked, Weighted
-from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations, Reconstruction
+from leakbench.attacks.base import Attack, Knowledge, Observations, Reconstruction
 from leakbench.attacks.gradient_matching import GradientMatching
-from leakbench.attacks.presets import IGOptimalDefense
+from leakbench.attacks.presets import MAP, IGOptimalDefense
 from leakbench.attacks.simulation import Likelihood
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import Defense
@@ -223,8 +223,8 @@ def test_who_runs_the_mechanism_of_every_user_sees_more_in_their_mean(attack_job
     """Half of each user's coordinates are dropped at random: no zero shows which."""
 
     def leaked(wrapped: bool) -> float:
-        plain = {"name": "map", "iterations": 150}
-        attack = Likelihood(attack=plain) if wrapped else ATTACKS.get("map", "test")(iterations=150)
+        plain = MAP(iterations=150)
+        attack = Likelihood(attack=plain) if wrapped else plain
         knowledge = ("labels", "pixel_range", "auxiliary_images", "mechanism")
         protocol = {"clients": 4, "batch_size": 1, "users": 2, "knowledge": knowledge, "auxiliary": 200}
         job = attack_job(RandomMask, {"probability": 0.5}, attack=attack, **protocol)

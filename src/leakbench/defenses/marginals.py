@@ -1,7 +1,8 @@
 """Marginal laws of a message's coordinates, and the likelihood of a mean of several users' messages.
 
-Under secure aggregation no coordinate shows whether it was pruned, or which sign it had: every user's may be one of two
-values. The likelihood of the mean is that of a mixture over all their combinations, coordinate by coordinate.
+Under secure aggregation (Bonawitz et al. 2017) no coordinate shows whether it was pruned, or which sign it had: every
+user's may be one of two values. The likelihood of the mean, for the attack of Balunovic et al. (2022), is that of a
+mixture over all their combinations, coordinate by coordinate.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ MIXED = 6
 ROUNDS = 12
 """Steps towards the variance that explains a candidate's misfit."""
 EVERY = 8
-"""Of so many coordinates one takes part in these steps."""
+"""Stride of the coordinates that take part in these steps."""
 LEAST_CHANCE = 1e-6
+"""Least probability of either value, so that no combination is impossible."""
 
 
 class Marginals(NamedTuple):
