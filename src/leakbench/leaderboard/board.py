@@ -342,8 +342,7 @@ def unjudged(tables: Tables) -> list[Cell]:
 def _of_cell(cell: Cell) -> Iterator[Board]:
     """The boards of a track on one data set and model: one for each size of the cohort."""
     track, dataset, model, rows, bare, trained = cell
-    void = {str(label) for label in bare["attack"][bare["void"]].dropna()}
-    void |= {str(label) for label in rows["attack"][rows["void"]].dropna()}
+    void = {str(label) for part in (bare, rows) for label in _attacks(part[part["void"]]).dropna()}
     cubes = _Cubes.of(values_of(bare[~bare["void"]], track.measure.metric), track.measure)
     guess = strongest(cubes.leakages(bare[bare["attack"].isin(list(track.measure.references))]))
     without = {each.attack: each for each in cubes.leakages(bare[~bare["void"]], guess)}
@@ -417,9 +416,14 @@ class _Cubes:
         return cube
 
 
+def _attacks(rows: pd.DataFrame) -> pd.Series[str]:
+    """The attack of every row, with the state of training where a track has several."""
+    return rows["attack"] + rows[STATE].map(", epoch {:g}".format) if STATE in rows else rows["attack"]
+
+
 def _by_attack(rows: pd.DataFrame) -> dict[str, dict[str, _Numbers]]:
     """Numbers by attack, with the state of training where a track has several, and by metric."""
-    labels = rows["attack"] + rows[STATE].map(", epoch {:g}".format) if STATE in rows else rows["attack"]
+    labels = _attacks(rows)
     columns = [rows[column].to_numpy() for column in ("seed", "index", "value")]
     numbers: dict[str, dict[str, _Numbers]] = {str(label): {} for label in labels.unique()}
     parts: Mapping[Any, Any] = rows.groupby([labels, rows["metric"]]).indices

@@ -24,6 +24,8 @@ COUNTED = (
     "Gradients are counted as planned, those of choosing a strength and of learning from auxiliary samples included, "
     "further tries of line searches not; where defenses differ, the most. Attacks that miss their gate are left out."
 )
+CROWDED = 1.5
+"""Distance above a point within which another one of the same budget pushes its name below it."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,9 @@ def _budgets(ax: Axes, board: Board) -> list[dict[str, Any]]:
         at, (low, mean, high) = one.budget.evaluations, one.middle
         ax.plot([at, at], [low, high], color=ATTACKS, linewidth=1.2)
         ax.plot(at, mean, "o", color=ATTACKS, markersize=5)
-        name = ax.annotate(one.attack, (at, mean), (5, 4), textcoords="offset points", fontsize=7, zorder=5)
+        crowded = any(other.budget.evaluations == at and mean < other.middle[1] < mean + CROWDED for other in attacks)
+        apart = (5, -9 if crowded else 4)
+        name = ax.annotate(one.attack, (at, mean), apart, textcoords="offset points", fontsize=7, zorder=5)
         name.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
     if attacks:
         line = [one.budget.evaluations for one in attacks], [one.best for one in attacks]

@@ -303,7 +303,7 @@ def _front(ax: Axes, board: Board, points: pd.DataFrame) -> None:
         ax.scatter([], [], s=_area(bits), color=REFERENCE_COLOUR, label=f"{bits:g}x the bits")
     ax.legend(loc="upper right", bbox_to_anchor=(1.0, 0.88), fontsize="small", labelspacing=1.0)
     ax.set(xlabel="accuracy lost (percentage points)", ylabel=leakage_of(board))
-    ax.set_title(board.title, loc="left")
+    ax.set_title("\n".join(textwrap.wrap(board.title, 58)), loc="left", fontsize=8)
 
 
 def _area(bits: float) -> float:
@@ -390,7 +390,9 @@ def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
             _write(ax, column, height, value, "white" if value <= (low + high) / 2 else "black", strongest)
             rows.append(cell_of(board) | line.numbers | {"attack": attack, "leakage": value, "strongest": strongest})
     ax.axhline(0.5, color="white", linewidth=2.5)
-    ax.set_xticks(range(len(attacks)), attacks)
+    long = any("," in attack for attack in attacks)  # with a state of training
+    slanted: dict[str, Any] = {"rotation": 45, "ha": "left", "rotation_mode": "anchor"} if long else {}
+    ax.set_xticks(range(len(attacks)), attacks, **slanted)
     ax.set_yticks(range(len(lines)), [line.name for line in lines])
     ax.grid(visible=False)
     ax.xaxis.tick_top()
