@@ -80,9 +80,9 @@ class Streams:
         """Fresh streams, one per row, that are independent of these and of every other child."""
         return Streams([(*key, *name) for key in self.keys])
 
-    def children(self, name: str, count: int) -> Streams:
-        """Fresh streams, ``count`` for each row, one after the other, that are independent of all these."""
-        return Streams([(*key, name, number) for key in self.keys for number in range(count)])
+    def of_users(self, users: int) -> Streams:
+        """Fresh streams of so many users of each row, one user after the other; of one user, those of the row."""
+        return self if users == 1 else Streams([(*key, "user", user) for key in self.keys for user in range(users)])
 
     def at(self, rows: Iterable[int]) -> Streams:
         """Fresh streams of these rows."""

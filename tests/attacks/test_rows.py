@@ -66,18 +66,8 @@ def known() -> Knowledge:
 
 def test_every_field_is_of_rows_or_of_all(tiny_network: Network) -> None:
     """A field that is added is to be named; each that is named here has rows."""
-    of_all = {
-        "network",
-        "parameters",
-        "batch_shape",
-        "local",
-        "send",
-        "score",
-        "code_noise",
-        "carried",
-        "users",
-        "later",
-    }
+    of_all = {"network", "parameters", "batch_shape", "local", "later"}
+    of_all |= {"send", "score", "code_noise", "carried", "users"}  # added by attacks
     assert {each.name for each in fields(Observations)} == {*SEEN_OF_ROWS, *of_all}
     public = {"pixel_range", "auxiliary_images", "auxiliary_labels", "auxiliary_sentences"}
     public |= {"prior", "words", "language_model", "of_later"}

@@ -18,7 +18,7 @@ from leakbench.defenses.dp_sgd import DPSGD
 from leakbench.defenses.error_feedback import EFSignSGD, GradDropWithResidual
 from leakbench.defenses.laplace import Laplace
 from leakbench.defenses.low_rank import PowerSGD, TruncatedSVD
-from leakbench.defenses.marginals import EVERY, MIXED, ROUNDS, Marginals, likelihood_of_mean
+from leakbench.defenses.marginals import MOST_USERS, STEPS, STRIDE, Marginals, likelihood_of_mean
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.defenses.pruning import GradDrop, MagnitudePruning, RandomMask
 from leakbench.defenses.quantised import QSGD
@@ -60,9 +60,9 @@ def literal(received: torch.Tensor, users: Marginals) -> list[float]:
                 mean = sum(values[row, u, at] if first[u] else others[row, u, at] for u in range(USERS)) / USERS
                 prior[number, at], squares[number, at] = math.log(math.prod(chances)), (sent[at] - mean) ** 2
         likely, misfit = np.exp(prior), 0.0
-        for step in range(ROUNDS):
-            misfit = float((likely * squares).sum(axis=0)[::EVERY].mean())
-            if step < ROUNDS - 1:
+        for step in range(STEPS):
+            misfit = float((likely * squares).sum(axis=0)[::STRIDE].mean())
+            if step < STEPS - 1:
                 likely = prior - 0.5 * squares / (variance + misfit)
                 likely = np.exp(likely - logsumexp(likely, axis=0))
         wide = variance + misfit
@@ -90,8 +90,8 @@ def test_without_a_choice_it_is_the_normal_law_of_the_sum() -> None:
 
 
 def test_many_users_are_normal_with_the_variance_of_their_choices() -> None:
-    """The law of a mean of more than :data:`MIXED` has the moments of what is drawn."""
-    many, draws = MIXED + 3, 20_000
+    """The law of a mean of more than :data:`MOST_USERS` has the moments of what is drawn."""
+    many, draws = MOST_USERS + 3, 20_000
     users = Marginals(drawn(1, many, 5), None, drawn(1, many, 5, seed=2).sigmoid(), drawn(1, many, 5, seed=3))
     assert users.chance is not None and users.others is not None
     uniform = torch.rand(draws, many, 5, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
@@ -206,7 +206,7 @@ def test_of_a_mean_the_truth_is_likelier_than_what_is_near(defense: Defense, ste
 
 
 def test_a_mechanism_of_users_averages_their_messages(steps: ClientSteps) -> None:
-    """What an attacker's own users send is the mean of what each would send, under a mask that they share."""
+    """Users whom an attacker makes up are averaged, as those are whom the server sees."""
     mechanism = PublicMechanism(MagnitudePruning(fraction=0.8), users=2)
     images, labels = (part.unflatten(0, (2, 2)).flatten(1, 2) for part in (steps.images, steps.labels))
 

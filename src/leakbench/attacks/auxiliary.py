@@ -223,8 +223,8 @@ def _send(
     def compute(inputs: torch.Tensor, classes: torch.Tensor) -> ClientSteps:
         if inputs is images and classes is labels:
             return undefended  # which all messages share
-        each = streams if mechanism.users == 1 else streams.children("user", mechanism.users)
-        return ClientSteps(victims.network, parameters, inputs, classes, each, victims.local)
+        of_users = streams.of_users(mechanism.users)
+        return ClientSteps(victims.network, parameters, inputs, classes, of_users, victims.local)
 
     messages = 1 if victims.repeats is None else victims.repeats.shape[1]
     rounds = [mechanism.defend(images, labels, compute, streams.child("message", number)) for number in range(messages)]

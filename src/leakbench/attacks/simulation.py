@@ -173,7 +173,7 @@ class _Copies:
 
     def __init__(self, observations: Observations, mechanisms: Sequence[Mechanism], streams: Streams) -> None:
         self._observations, self._mechanisms, self._keys = observations, mechanisms, streams.keys
-        self.users = max(mechanism.users for mechanism in mechanisms)
+        (self.users,) = {mechanism.users for mechanism in mechanisms}
 
     def _groups(self, candidates: Candidates) -> Iterator[tuple[Mechanism, torch.Tensor, Candidates]]:
         """Mechanisms, with the places of their candidates and these."""
@@ -195,7 +195,7 @@ class _Copies:
         if self.users > 1:
             rows = rows.repeat_interleave(self.users)
             images, labels = (part.unflatten(1, (self.users, -1)).flatten(0, 1) for part in (images, labels))
-            streams = streams.children("user", self.users)
+            streams = streams.of_users(self.users)
         parameters = seen.parameters if seen.parameters.dim() == 1 else seen.parameters[rows]
         return seen.network, parameters, images, labels, streams, seen.local
 

@@ -224,4 +224,4 @@ class PublicMechanism:
         if self.users == 1:
             return Examples(images, labels), streams
         samples = Examples(*(part.unflatten(1, (self.users, -1)).flatten(0, 1) for part in (images, labels)))
-        return samples, streams.children("user", self.users)
+        return samples, streams.of_users(self.users)

@@ -23,7 +23,7 @@ from pydantic import Field
 from leakbench.defenses.base import DEFENSES, ClientState, Defense, PrivacyStatement, Round, Schedule
 from leakbench.defenses.densities import kept_or_below
 from leakbench.defenses.marginals import Marginals
-from leakbench.defenses.pruning import Sparse, largest
+from leakbench.defenses.pruning import Sparse, marginals_of_largest
 from leakbench.defenses.quantised import likelihood_of_signs, marginals_of_signs
 from leakbench.federated.message import FLOAT_BITS, CodedMessage, Message, Received, SparseMessage
 from leakbench.federated.step import ClientSteps
@@ -72,7 +72,7 @@ class GradDropWithResidual(ErrorFeedback, Sparse):
         return kept_or_below(received, steps.gradient, Tensors(steps.network.sizes))
 
     def marginals(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Marginals:
-        return largest(steps.gradient, Tensors(steps.network.sizes), self.fraction)
+        return marginals_of_largest(steps.gradient, Tensors(steps.network.sizes), self.fraction)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement.none("what is sent is exact, and what is dropped is sent later")

@@ -13,12 +13,12 @@ from leakbench.defenses.densities import widened
 from leakbench.federated.message import Received
 from leakbench.lazy import torch
 
-MIXED = 6
+MOST_USERS = 6
 """Most users whose combinations are told apart; the mean of more is nearly normal."""
-ROUNDS = 12
-"""Steps towards the variance that explains a candidate's misfit."""
-EVERY = 8
-"""Stride of the coordinates that take part in these steps."""
+STEPS = 12
+"""Fixed-point steps towards the variance that explains a candidate's misfit."""
+STRIDE = 8
+"""Distance between the coordinates that take part in these steps."""
 LEAST_CHANCE = 1e-6
 """Least probability of either value, so that no combination is impossible."""
 
@@ -27,9 +27,9 @@ class Marginals(NamedTuple):
     """The laws of coordinates ``[n, d]``: one of two values, and independent noise, taken to be normal.
 
     Attributes:
-        values: one of them, differentiable in the gradient.
+        values: the first values, differentiable in the gradient.
         variance: of the noise; None without noise.
-        chance: of ``values``; may be differentiable. None where it is one.
+        chance: probability of the first values; may be differentiable. None where it is one.
         others: the other values; zero where None.
     """
 
@@ -65,7 +65,7 @@ def likelihood_of_mean(received: Received, users: Marginals) -> torch.Tensor:
     noise = values.new_zeros(len(values), 1)
     if users.variance is not None:
         noise = users.variance.detach().sum(dim=1) / count**2
-    if users.chance is None or count > MIXED:
+    if users.chance is None or count > MOST_USERS:
         mean = users.expected().mean(dim=1)
         variance = widened(noise + _of_choice(users), received)
         return -0.5 * ((values - mean).square() / variance + variance.log()).sum(dim=1)
@@ -107,11 +107,11 @@ def _misfit(squares: torch.Tensor, prior: torch.Tensor, variance: torch.Tensor) 
         prior: their log-probabilities, ``[n, m, d]``.
         variance: of noise, ``[n, d]`` or ``[n, 1]``.
     """
-    squares, prior = squares[..., ::EVERY], prior[..., ::EVERY]
-    variance = variance if variance.shape[1] == 1 else variance[:, ::EVERY]
+    squares, prior = squares[..., ::STRIDE], prior[..., ::STRIDE]
+    variance = variance if variance.shape[1] == 1 else variance[:, ::STRIDE]
     likely = prior.exp()
     misfit = (likely * squares).sum(dim=1).mean(dim=1, keepdim=True)
-    for _ in range(ROUNDS - 1):
+    for _ in range(STEPS - 1):
         likely = (prior - 0.5 * squares / (variance + misfit)[:, None]).softmax(dim=1)
         misfit = (likely * squares).sum(dim=1).mean(dim=1, keepdim=True)
     return misfit

@@ -37,7 +37,7 @@ SOFTNESS = 0.1
 """Width, in logarithms of magnitudes, in which it is uncertain whether a candidate's coordinate is pruned."""
 
 
-def largest(gradient: torch.Tensor, tensors: Tensors, fraction: float) -> Marginals:
+def marginals_of_largest(gradient: torch.Tensor, tensors: Tensors, fraction: float) -> Marginals:
     """Coordinates of candidates ``[n, d]`` of which those with the largest magnitudes of each group are sent."""
     size = gradient.detach().abs()
     pruned = tensors.smallest(size, fraction)
@@ -64,7 +64,7 @@ class MagnitudePruning(Sparse):
         return kept_or_below(received, steps.gradient, Tensors([steps.gradient.shape[1]]))
 
     def marginals(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Marginals:
-        return largest(steps.gradient, Tensors([steps.gradient.shape[1]]), self.fraction)
+        return marginals_of_largest(steps.gradient, Tensors([steps.gradient.shape[1]]), self.fraction)
 
 
 @DEFENSES.register("grad_drop", version=1)
@@ -100,7 +100,7 @@ class GradDrop(Sparse):
         return kept_or_below(received, steps.gradient, Tensors(steps.network.sizes))
 
     def marginals(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Marginals:
-        return largest(steps.gradient, Tensors(steps.network.sizes), self.fraction)
+        return marginals_of_largest(steps.gradient, Tensors(steps.network.sizes), self.fraction)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement.none("what is sent is exact, and what is not depends on the data")

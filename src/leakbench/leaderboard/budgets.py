@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import np, pd
 from leakbench.leaderboard.board import Board, Budget, boards
-from leakbench.leaderboard.figures import ATTACKS, IN_A_ROW, LARGEST, STRONGEST, cell_of, figure, largest, leaked
+from leakbench.leaderboard.figures import (
+    ATTACKS,
+    IN_A_ROW,
+    LARGEST,
+    STRONGEST,
+    cell_of,
+    entitle,
+    figure,
+    largest,
+    leaked,
+)
 from leakbench.leaderboard.tables import table
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing
@@ -117,7 +126,7 @@ def _budgets(ax: Axes, board: Board) -> list[dict[str, Any]]:
     ax.text(1.0, board.guess.mean.value, "best guess ", transform=right, fontsize=6.5, ha="right", va="top")
     ax.set(xscale="log", xlabel="gradient evaluations per victim", ylabel=str(board.track.measure))
     plain_ticks(ax.xaxis)
-    ax.set_title("\n".join(textwrap.wrap(board.title, 58)), loc="left", fontsize=8)
+    entitle(ax, board.title)
     return [cell_of(board) | _numbers(one) for one in attacks]
 
 

@@ -121,7 +121,7 @@ def fig01(tables: Tables) -> Drawing:
         rows += _ranking(ax, board)
     for ax, cell in zip(axes[len(every) :], void, strict=True):
         ax.set_axis_off()
-        ax.set_title("\n".join(textwrap.wrap(cell.title, 58)), loc="left", fontsize=8)
+        entitle(ax, cell.title)
         ax.text(0.5, 0.5, cell.unjudged, transform=ax.transAxes, ha="center", fontsize=8)
     return Drawing(drawn, pd.DataFrame(rows))
 
@@ -143,7 +143,7 @@ def _ranking(ax: Axes, board: Board) -> list[dict[str, Any]]:
     below = "; ".join(filter(None, (in_words(board), inapplicable(board))))
     ax.set_xlabel("\n".join([leakage_of(board), *textwrap.wrap(below, 60)]), fontsize=7.5)
     ax.grid(visible=False, axis="y")
-    ax.set_title("\n".join(textwrap.wrap(board.title, 58)), loc="left", fontsize=8)
+    entitle(ax, board.title)
     return [numbers_of(board, row) for row in board.rows]
 
 
@@ -303,7 +303,12 @@ def _front(ax: Axes, board: Board, points: pd.DataFrame) -> None:
         ax.scatter([], [], s=_area(bits), color=REFERENCE_COLOUR, label=f"{bits:g}x the bits")
     ax.legend(loc="upper right", bbox_to_anchor=(1.0, 0.88), fontsize="small", labelspacing=1.0)
     ax.set(xlabel="accuracy lost (percentage points)", ylabel=leakage_of(board))
-    ax.set_title("\n".join(textwrap.wrap(board.title, 58)), loc="left", fontsize=8)
+    entitle(ax, board.title)
+
+
+def entitle(ax: Axes, title: str) -> None:
+    """Write a board's title above its axes, in lines that fit."""
+    ax.set_title("\n".join(textwrap.wrap(title, 58)), loc="left", fontsize=8)
 
 
 def _area(bits: float) -> float:

@@ -119,7 +119,7 @@ TRACKS = (
     ),
     Track(
         "H",
-        1,
+        2,
         "the sum of four users, eight images each, to a server that changes the model",
         "malicious_sum_undefended",
         "malicious_sum",
