@@ -30,7 +30,7 @@ from types import TracebackType
 HERE = Path(__file__).resolve().parent
 NODES = ("gpu1", "gpu2", "cpu1")
 COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
-TIME_LIMIT = 1800  # seconds after which the supervisor stops everything, whatever the tests do
+TIME_LIMIT = 3600  # seconds after which the supervisor stops everything, whatever the tests do
 # Daemons live in sbin, which the PATH of an ordinary user often leaves out.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = "results/tiny/optimal_defense/cifar_predictors/digits16/small/op-70/fisher/all.json"
-TIME_LIMIT = 400  # seconds
+TIME_LIMIT = 900  # seconds
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.xdist_group("slurm")]
 
