@@ -14,7 +14,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from leakbench.attacks.adaptive import Adaptive
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.jobs.base import Job, JobKind, Setting, Variant
 
@@ -182,10 +181,10 @@ def _of_models(experiment: str, spec: GateSpec, jobs: Sequence[Job], where: Call
 
 
 def _undefended(attack: Variant[Any], jobs: Iterable[Job]) -> dict[str, list[Job]]:
-    """Per experiment, the jobs that run an attack on the undefended gradient; else, those of the attack it wraps."""
+    """Per experiment, the jobs that run an attack on the undefended gradient; else those of the attack it wraps."""
     by_experiment: dict[str, dict[str, list[Job]]] = {}
     for job in jobs:
-        if job.attack and not issubclass(job.attack.component, Adaptive):  # there is no defense to adapt to
+        if job.attack:
             by_experiment.setdefault(job.experiment, {}).setdefault(job.attack.label, []).append(job)
     labels = judged_by(attack)
     return {

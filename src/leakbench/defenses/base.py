@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from leakbench.defenses.densities import exact_variance, normal
 from leakbench.defenses.marginals import Marginals
 from leakbench.errors import Infeasible
 from leakbench.federated.batches import Sampling
@@ -382,10 +383,20 @@ DEFENSES: Registry[Defense] = Registry("defense", "leakbench.defenses")
 
 @DEFENSES.register("none", version=1)
 class NoDefense(Defense):
-    """The undefended gradient."""
+    """The undefended gradient.
+
+    Its attacker knows that it is exact: the likelihood of a message without noise finds images that the cosine distance
+    misses, or reaches closer than single precision lets the cosine tell.
+    """
 
     acts_on: ClassVar[ActsOn] = "data"
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         law = Law(mean=steps.gradient, passing=torch.ones_like(steps.gradient, dtype=torch.bool))
         return DenseMessage(steps.gradient, law=law)
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """A narrow normal density around the candidate's gradient, ``[n]``."""
+        variance = received.once("exact variance", lambda: exact_variance(received.values))
+        return normal(received.values - steps.gradient, variance)
