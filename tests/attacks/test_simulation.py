@@ -407,8 +407,9 @@ class TestStrength:
             (SignSGD, {"scale": "mean_abs"}, 2),
             (MagnitudePruning, {"fraction": 0.5}, 5),
             (GaussianNoise, {"scale": 0.01}, 0.5),
+            (NoDefense, {}, 10),
         ],
-        ids=["lattice", "signs", "pruning", "noise"],
+        ids=["lattice", "signs", "pruning", "noise", "none"],
     )
     def test_likelihood_by_line_searches(self, defense: type[Defense], parameters: dict[str, Any], gain: float) -> None:
         plain = DLGWolfe(iterations=80, objective={"kind": "cosine"})
