@@ -403,7 +403,7 @@ def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
     ax.xaxis.tick_top()
     unit = board.track.measure.unit
     ends = f"best guess {low:.1f} {unit}, undefended {high:.1f} {unit} and {percent(board.accuracy.value)} % accuracy"
-    left_out = f"; too weak: {', '.join(board.void)}" if board.void else ""
+    left_out = f"; too weak: {' and '.join(board.void)}" if board.void else ""
     ax.set_xlabel("\n".join(textwrap.wrap(f"{board.title}: {ends}{left_out}", 100)))
     return rows
 
