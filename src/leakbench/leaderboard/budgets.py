@@ -122,8 +122,9 @@ def _budgets(ax: Axes, board: Board) -> list[dict[str, Any]]:
         line = [one.budget.evaluations for one in attacks], [one.best for one in attacks]
         ax.step(*line, where="post", color=STRONGEST, linewidth=1.4)
     ax.axhline(board.guess.mean.value, color=REFERENCE_COLOUR, linestyle="--", linewidth=1)
-    right = ax.get_yaxis_transform()
-    ax.text(1.0, board.guess.mean.value, "best guess ", transform=right, fontsize=6.5, ha="right", va="top")
+    # Names of attacks are right of their points, and most points at either end.
+    across = ax.get_yaxis_transform()
+    ax.text(0.2, board.guess.mean.value, "best guess", transform=across, fontsize=6.5, va="top")
     ax.set(xscale="log", xlabel="gradient evaluations per victim", ylabel=str(board.track.measure))
     plain_ticks(ax.xaxis)
     entitle(ax, board.title)
