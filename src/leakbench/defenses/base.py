@@ -385,8 +385,8 @@ DEFENSES: Registry[Defense] = Registry("defense", "leakbench.defenses")
 class NoDefense(Defense):
     """The undefended gradient.
 
-    Its attacker knows that it is exact: the likelihood of a message without noise finds images that the cosine distance
-    misses, or reaches closer than single precision lets the cosine tell.
+    Its attacker knows that it is exact, and maximises the likelihood of a message without noise: near the image that
+    tells candidates apart whose cosine distances are equal in single precision.
     """
 
     acts_on: ClassVar[ActsOn] = "data"
