@@ -507,10 +507,10 @@ class TestInfeasible:
             (MagnitudePruning, {"fraction": 0.5}, Weighted(attack=IGOptimalDefense()), "the defense adds no noise"),
             (GaussianNoise, {"scale": 0.0}, Weighted(attack=IGOptimalDefense()), "the defense adds no noise of"),
             (
-                NoDefense,
-                {},
+                NaturalChannel,
+                {"kappa": 10},
                 Likelihood(attack=IGOptimalDefense()),
-                "NoDefense states no likelihood",
+                "NaturalChannel states no likelihood",
             ),
             (
                 NaturalChannel,
