@@ -363,7 +363,7 @@ def _publish(arguments: argparse.Namespace) -> None:
     chosen = _papers(project, arguments)
     if arguments.records or arguments.figures:
         from leakbench.publishing.archives import write_archives
-        from leakbench.publishing.exhibits import write_exhibits, write_published_scorecard
+        from leakbench.publishing.exhibits import outdated_pages, write_exhibits, write_published_scorecard
 
         files = write_archives(project, scale, chosen) if arguments.records else []
         if arguments.figures:
@@ -371,6 +371,8 @@ def _publish(arguments: argparse.Namespace) -> None:
             files += [] if arguments.paper else [write_published_scorecard(project, scale)]
         for file in files:
             print(f"{file.relative_to(project.root)}: {file.stat().st_size / 1e6:.2f} MB")
+        for page, command in outdated_pages(project, scale, chosen).items():
+            print(f"{page}: shows other records; `{command}` writes it again")
         return
     published = publish(project, scale, chosen)
     if LEADERBOARD in chosen:

@@ -77,6 +77,16 @@ def write_published_scorecard(project: Project, scale: str) -> Path:
     return folder / SCORECARD
 
 
+def outdated_pages(project: Project, scale: str, papers: Iterable[str]) -> dict[str, str]:
+    """Pages of other records than those published beside them, and the command that writes each again."""
+    sums, outdated = read_sums(archive_folder(project, scale)), {}
+    for paper in papers:
+        page = project.root / exhibits_path(scale, paper)
+        if page.is_file() and _origin(records_digest(sums, paper)) not in page.read_text(encoding="utf-8"):
+            outdated[exhibits_path(scale, paper)] = f"leakbench publish --figures --scale {scale} --paper {paper}"
+    return outdated
+
+
 def records_digest(sums: Mapping[str, str], paper: str) -> str:
     """Short digest of a paper's archives, from the digests of a scale's files."""
     lines = sorted(f"{digest}  {path}\n" for path, digest in sums.items() if path.split("/")[0] == paper)
@@ -88,6 +98,10 @@ def packed(file: Path) -> bytes:
     buffer = io.BytesIO()
     without_caption(file)[0].save(buffer, format="WEBP", lossless=True, method=6)
     return buffer.getvalue()
+
+
+def _origin(digest: str) -> str:
+    return f"<!-- Written by `leakbench publish --figures` from records {digest}. -->"
 
 
 def _is_figure(entry: Artifact) -> bool:
@@ -111,7 +125,7 @@ def _page(project: Project, scale: str, paper: str, files: Mapping[Artifact, Pat
     about = page_of(project, paper)
     its_page = "its page" if about is None else f"[its page]({os.path.relpath(project.root / about, here)})"
     parts = [
-        f"<!-- Written by `leakbench publish --figures` from records {digest}. -->",
+        _origin(digest),
         f"# {short_citation(spec.citation)}: figures and tables at `{scale}`",
         f"{spec.citation}, *{spec.title}*. Scale `{scale}`: {plan.description}. Claims, and what deviates from the "
         f"paper, are on {its_page}. To draw all of it again from the records in this folder:",
