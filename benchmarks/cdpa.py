@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 
 from leakbench.federated.fixed_point import FixedPoint, unbiased_mean, vote
-from leakbench.federated.lattice import Lattice, Rounding, dequantise, quantise
+from leakbench.federated.lattice import Lattice, PointRounding, dequantise, quantise
 from leakbench.libraries.memory import keep_freed_memory
 from leakbench.randomness import Streams
 from leakbench.theory.bit_votes import least_ones
@@ -139,7 +139,7 @@ def main() -> None:
     )
 
     stream = Streams([("benchmark", "dither")])
-    roundings: tuple[Rounding, ...] = ("nearest", "babai")
+    roundings: tuple[PointRounding, ...] = ("nearest", "babai")
     for rounding in roundings:
         points = quantise(one, [values], Lattice(), rounding, stream)
         there = cost(partial(quantise, one, [values], Lattice(), rounding, stream), turns)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from leakbench.federated.lattice import (
     Lattice,
     LatticeMessage,
-    Rounding,
+    PointRounding,
     dequantise,
     lattice_law,
     quantise,
@@ -21,7 +21,7 @@ from leakbench.federated.lattice import (
 from leakbench.randomness import Streams
 
 GENERATOR = torch.tensor([[1, 0], [1 / math.sqrt(3), 2 / math.sqrt(3)]], dtype=torch.float64)
-ROUNDINGS: tuple[Rounding, ...] = ("nearest", "babai")
+ROUNDINGS: tuple[PointRounding, ...] = ("nearest", "babai")
 
 
 def streams(n: int) -> Streams:
@@ -81,7 +81,7 @@ class TestPoints:
         assert nearest.max() <= 2 / 3 * lattice.step + 1e-12  # the radius of the hexagon
 
     @pytest.mark.parametrize("rounding", ROUNDINGS)
-    def test_lattice_points_stay(self, rounding: Rounding) -> None:
+    def test_lattice_points_stay(self, rounding: PointRounding) -> None:
         lattice = of_step(0.1)
         coordinates = torch.cartesian_prod(torch.arange(-5.0, 6), torch.arange(-5.0, 6)).double().T
         assert torch.equal(lattice.round(lattice.place(coordinates), rounding), coordinates)
@@ -94,7 +94,7 @@ class TestPoints:
         ("nearest", [[9.259e-4, 0], [0, 9.259e-4]]),
     ],
 )
-def test_the_error_is_uniform_and_independent(rounding: Rounding, covariance: list[list[float]]) -> None:
+def test_the_error_is_uniform_and_independent(rounding: PointRounding, covariance: list[list[float]]) -> None:
     """400,000 blocks at Delta = 0.1, by the public bound 1: nothing but the lattice is in between."""
     lattice = of_step(0.1)
     values = torch.rand(1, 800_000, generator=torch.Generator().manual_seed(3), dtype=torch.float64) - 0.5
@@ -198,7 +198,7 @@ def test_what_is_not_finite_stays_so() -> None:
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_a_row_depends_on_its_stream_alone(rounding: Rounding) -> None:
+def test_a_row_depends_on_its_stream_alone(rounding: PointRounding) -> None:
     values = torch.randn(3, 31, generator=torch.Generator().manual_seed(7))
     together = dequantise(quantise(values, [10, 21], Lattice(bits=3), rounding, streams(3)), streams(3))
     for index in range(3):

@@ -15,7 +15,7 @@ from scipy.integrate import quad
 from scipy.stats import laplace, multivariate_t
 
 from leakbench.defenses.sdq import SDQ, JoPEQ
-from leakbench.federated.lattice import SLOPE, Lattice, LatticeMessage, Rounding
+from leakbench.federated.lattice import SLOPE, Lattice, LatticeMessage, PointRounding
 from leakbench.federated.lattice_likelihood import FINEST, OUTSIDE, Cells
 from leakbench.federated.message import Received
 from leakbench.federated.step import ClientSteps
@@ -25,7 +25,7 @@ from leakbench.randomness import Streams
 Fixed = Callable[[torch.Tensor, torch.Tensor], ClientSteps]
 Make = Callable[[torch.Tensor], ClientSteps]
 Dimension = Literal[1, 2]
-SHAPES: list[tuple[Dimension, Rounding]] = [(1, "nearest"), (2, "nearest"), (2, "babai")]
+SHAPES: list[tuple[Dimension, PointRounding]] = [(1, "nearest"), (2, "nearest"), (2, "babai")]
 DEFENSES = [
     SDQ(bits=1),
     SDQ(bits=3, rounding="babai"),
@@ -57,7 +57,7 @@ def received(defense: SDQ, steps: ClientSteps) -> Received:
     return message.received
 
 
-def cells(error: list[float], beyond: list[float], rounding: Rounding = "nearest") -> Cells:
+def cells(error: list[float], beyond: list[float], rounding: PointRounding = "nearest") -> Cells:
     """One block whose value is so far from what was received, on a lattice of Delta 1."""
     length: Dimension = 1 if len(error) == 1 else 2
     values = torch.tensor([error], dtype=torch.float64)
@@ -65,7 +65,7 @@ def cells(error: list[float], beyond: list[float], rounding: Rounding = "nearest
     return Cells.of(values, seen, [length], Lattice(length), rounding, bound=math.inf)
 
 
-def in_cell(error: torch.Tensor, beyond: list[float], rounding: Rounding) -> bool:
+def in_cell(error: torch.Tensor, beyond: list[float], rounding: PointRounding) -> bool:
     """Whether rounding the error, and clipping to the limit, gives the received point."""
     unit = Lattice(1 if len(beyond) == 1 else 2, 1, 1.5)
     point = unit.round(error[:, None].clone(), rounding)[:, 0].tolist()
@@ -75,7 +75,7 @@ def in_cell(error: torch.Tensor, beyond: list[float], rounding: Rounding) -> boo
 @pytest.mark.parametrize(("dimension", "rounding"), SHAPES)
 @given(data=st.data())
 def test_no_slope_is_added_inside_possible_cells_alone(
-    dimension: Dimension, rounding: Rounding, data: st.DataObject
+    dimension: Dimension, rounding: PointRounding, data: st.DataObject
 ) -> None:
     error = data.draw(st.lists(st.floats(-3, 3), min_size=dimension, max_size=dimension))
     beyond = data.draw(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=dimension, max_size=dimension))

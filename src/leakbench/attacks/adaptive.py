@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, SerializeAsAny, field_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from leakbench.attacks.base import (
     ATTACKS,
@@ -162,12 +162,27 @@ class Adaptive(Wrapper):
     total variation, where the cosine distance of a published attack may do without any.
     """
 
-    added: ClassVar[tuple[str, ...]] = ("prior",)
+    added: ClassVar[tuple[str, ...]] = ("prior", "iterations")
 
     prior: float = Field(1.0, gt=0, description="factor of the weights of the regularisers of the attack inside")
+    iterations: int | None = Field(None, ge=1, description="of the attack inside; its own by default")
+
+    @model_validator(mode="after")
+    def _searches(self) -> Adaptive:
+        if self.iterations is not None and "iterations" not in type(self.attack).model_fields:
+            raise ValueError(f"'{self.attack.name}' has no iterations; leave them out")
+        return self
+
+    @property
+    def _inside(self) -> Attack:
+        longer = {} if self.iterations is None else {"iterations": self.iterations}
+        return self.attack.varied(self.prior, 1.0).model_copy(update=longer)
+
+    def effort(self, samples: int) -> Effort:
+        return self._inside.effort(samples)
 
     def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
-        attack = self.attack.varied(self.prior, 1.0).against(adaptive)
+        attack = self._inside.against(adaptive)
         for declared in adaptive or DEFAULT:
             given = dict(declared)
             wrapper = ATTACKS.get(str(given.pop("name", None)), "the defense's declaration 'adaptive'")

@@ -38,7 +38,7 @@ class SummedUsers(ClippedGradients):
 
     variance: float | None = None
     epsilon: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="of all rounds together; in the place of variance"
+        None, gt=0, allow_inf_nan=False, description="of all rounds together; instead of variance"
     )
     rounds: int | None = Field(None, ge=1, description="rounds that epsilon is of, T; with epsilon alone")
     delta: float | None = Field(None, gt=0, lt=1, description="that epsilon is stated at; with epsilon alone")
@@ -184,7 +184,7 @@ class SummedUsers(ClippedGradients):
         return torch.cat([self.bounded(gradients).mean() for _, gradients in steps.record_gradients()])
 
     def bounded(self, gradients: RecordGradients) -> RecordGradients:
-        """Each gradient with a norm of at most S."""
+        """Each gradient with a norm of at most C."""
         return gradients.scaled(self.factors(gradients.norms()))
 
     def _check_records(self, taken: int, expected: int | None) -> None:

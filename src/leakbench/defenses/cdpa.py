@@ -23,7 +23,7 @@ from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedul
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.fixed_point import FixedPoint, Negatives, unbiased_mean, vote
 from leakbench.federated.fixed_point_likelihood import Origins, WordDensity, before_flips
-from leakbench.federated.lattice import Lattice, Quantised, Rounding, dequantise, lattice_law, quantise
+from leakbench.federated.lattice import Lattice, PointRounding, Quantised, dequantise, lattice_law, quantise
 from leakbench.federated.lattice_likelihood import FINEST, Cells
 from leakbench.federated.message import Law, Message, Received
 from leakbench.federated.step import ClientSteps
@@ -74,7 +74,7 @@ class WordMessage(Message):
     saturated: torch.Tensor
     before: torch.Tensor
     update: torch.Tensor
-    rounding: Rounding
+    rounding: PointRounding
     misread: float = 1.0
 
     @property
@@ -145,10 +145,9 @@ class CDPA(Defense):
 
     variant: Literal["as_printed", "as_released", "as_released_text", "corrected"] = Field(
         "as_printed",
-        description="as_printed: vote of bits (eq. 2); as_released: besides, words are truncated and overflow, and "
-        "points are rounded as in the public code; as_released_text: so, but that words saturate, and that attackers "
-        "read one client's words ten times too large, as the public code's module for text does; corrected: the "
-        "unbiased mean of what was encoded, no vote",
+        description="as_printed: vote of bits (eq. 2); as_released: also truncates words, which overflow, and rounds "
+        "lattice points coordinatewise (Babai); as_released_text: the same, but words saturate, and attackers read one "
+        "client's words ten times too large; corrected: the unbiased mean of the words, no vote",
     )
     p: float = Field(0.98, gt=0.5, le=1, description="probability of keeping a masked bit")
     decimals: int = Field(4, ge=0, le=9, description="of a word, z")
@@ -167,9 +166,10 @@ class CDPA(Defense):
     )
     rate: float | None = Field(None, gt=0, description="of the delta; that of the local training by default")
     threshold: VoteRule = Field(
-        "printed", description="ones that make a voted bit one: R p / 2 (printed, eq. 2) or R / 2 (majority), or more"
+        "printed",
+        description="ones, of R clients, that set a bit: R p / 2 (printed, eq. 2), R / 2 (majority), or more",
     )
-    bits: int = Field(16, ge=1, le=24, description="of the lattice per coordinate, R")
+    bits: int = Field(16, ge=1, le=24, description="of the lattice, per coordinate")
 
     @model_validator(mode="after")
     def _fitting_words(self) -> CDPA:
@@ -189,8 +189,8 @@ class CDPA(Defense):
         return FixedPoint(self.decimals, self.width, self.negatives)
 
     @property
-    def rounding(self) -> Rounding:
-        """Rounding to lattice points."""
+    def rounding(self) -> PointRounding:
+        """Rounding to lattice points: see :meth:`leakbench.federated.lattice.Lattice.round`."""
         return "babai" if self._as_released else "nearest"
 
     @property

@@ -30,7 +30,7 @@ LEAST_SCALE = 4
 class DistributedNoise(SummedUsers):
     """The mean of a user's clipped gradients, with its share of the sum's noise.
 
-    On a batch of B it is ``dp_sgd`` with the multiplier ``B sigma / S``; here the noise does not depend on B.
+    On a batch of B it is ``dp_sgd`` with the multiplier ``B sigma / C``; here the noise does not depend on B.
     """
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)

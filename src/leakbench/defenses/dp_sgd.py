@@ -27,7 +27,7 @@ class ClippedGradients(Defense):
 
     acts_on: ClassVar[Literal["data", "samples", "updates"]] = "samples"
 
-    clip: float = Field(1.0, gt=0, description="bound on the norm of an image's gradient, S")
+    clip: float = Field(1.0, gt=0, description="bound on the norm of an image's gradient, C")
 
     def factors(self, norms: torch.Tensor) -> torch.Tensor:
         """Factors that bound gradients of norms ``[...]``, ``[...]``."""
@@ -86,14 +86,14 @@ class ClippedGradients(Defense):
 
 @DEFENSES.register("dp_sgd", version=1)
 class DPSGD(ClippedGradients):
-    """Clip each image's gradient to a norm of at most S, and add noise of standard deviation z S to their sum.
+    """Clip each image's gradient to a norm of at most C, and add noise of standard deviation z C to their sum.
 
-    The message is the mean of B images, with noise of variance ``(z S / B)^2`` in every coordinate.
+    The message is the mean of B images, with noise of variance ``(z C / B)^2`` in every coordinate.
     """
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
 
-    multiplier: float = Field(ge=0, description="standard deviation of the noise over S, z")
+    multiplier: float = Field(ge=0, description="standard deviation of the noise over C, z")
 
     def noisy_mean(self, total: torch.Tensor, batch: int, streams: Streams) -> Message:
         """The message for bounded sums ``[n, d]`` of ``batch`` gradients each."""
@@ -136,7 +136,7 @@ class DPSGD(ClippedGradients):
 
 @DEFENSES.register("dp_psac", version=1)
 class DPPSAC(DPSGD):
-    """DP-SGD that scales gradients to norms just below S, small ones less, instead of clipping them."""
+    """DP-SGD that scales gradients to norms just below C, small ones less, instead of clipping them."""
 
     r: float = Field(0.1, gt=0, description="how small a gradient is before it counts less")
 
@@ -146,7 +146,7 @@ class DPPSAC(DPSGD):
 
 @dataclass(frozen=True)
 class PrivateRuns:
-    """The :class:`~leakbench.federated.training.SampleGradients` of training runs, one DP-SGD each."""
+    """Clipping and noise of runs, a DP-SGD each; see :class:`~leakbench.federated.gradients.SampleGradients`."""
 
     defenses: Sequence[DPSGD]
 

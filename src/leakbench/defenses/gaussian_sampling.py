@@ -22,12 +22,12 @@ from leakbench.theory.aggregate_dp import Mechanism
 
 @DEFENSES.register("gaussian_sampling", version=2)
 class GaussianSampling(AllRecords):
-    """Weights ``1 / D + xi / sqrt(B D)`` on all clipped gradients of a client, and isotropic noise if asked for."""
+    """GSGD (Zhang et al. 2024): weights ``1 / D + xi / sqrt(B D)`` on all D clipped gradients, xi standard normal."""
 
     needs_noise: ClassVar[bool] = False
 
     variance: float | None = Field(
-        0.0, ge=0, allow_inf_nan=False, description="of each client's isotropic noise beside, sigma^2; 0: none"
+        0.0, ge=0, allow_inf_nan=False, description="of each client's additional isotropic noise, sigma^2; 0: none"
     )
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:

@@ -15,7 +15,7 @@ from leakbench.federated.message import DenseMessage, Law, Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
-from leakbench.theory.optimal_noise import ScaleMode, scale_variance
+from leakbench.theory.optimal_noise import SCALE_MODES, ScaleMode, scale_variance
 
 
 def add_noise(gradient: torch.Tensor, variance: torch.Tensor, streams: Streams) -> DenseMessage:
@@ -56,8 +56,8 @@ class GaussianNoise(Defense):
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
 
-    scale: float = Field(ge=0, description="size of the noise, in the sense of scale_mode")
-    scale_mode: ScaleMode = Field("rms", description="what scale means; under rms it is the standard deviation")
+    scale: float = Field(ge=0, description="size of the noise, as scale_mode measures it")
+    scale_mode: ScaleMode = Field("rms", description=SCALE_MODES)
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         return add_noise(steps.gradient, self._variance(steps.gradient), streams)
@@ -83,8 +83,8 @@ class ClippedNoise(Defense):
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
 
-    scale: float = Field(ge=0, description="size of the noise, in the sense of scale_mode")
-    scale_mode: ScaleMode = Field("rms", description="what scale means; under rms it is the standard deviation")
+    scale: float = Field(ge=0, description="size of the noise, as scale_mode measures it")
+    scale_mode: ScaleMode = Field("rms", description=SCALE_MODES)
     clip: float = Field(1.0, gt=0, description="bound on the absolute value of every coordinate, P")
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:

@@ -30,6 +30,7 @@ from leakbench.models.base import Network
 from leakbench.randomness import Streams
 from leakbench.theory.optimal_noise import (
     RATIO_FLOOR,
+    SCALE_MODES,
     Form,
     ScaleMode,
     pruned,
@@ -45,7 +46,7 @@ STAGED: tuple[Mapping[str, Any], ...] = ({"name": "likelihood", "stages": 2},)
 class _Sensitive(Defense):
     """Parameters that all share, and the ratio of sensitivity to magnitude."""
 
-    form: Form = Field("corrected", description="which reading of the formulas; see the paper's page.md")
+    form: Form = Field("corrected", description="of the formulas; see src/leakbench/papers/optimal_defense/page.md")
     per: Literal["coordinate", "tensor"] = Field(
         "coordinate", description="one ratio per coordinate, or per parameter tensor (an option of the released code)"
     )
@@ -77,12 +78,12 @@ def _total_per_tensor(values: torch.Tensor, network: Network) -> torch.Tensor:
 
 @DEFENSES.register("optimal_noise", version=1)
 class OptimalNoise(_Sensitive):
-    """Gaussian noise with variance proportional to ``||grad_x g_i|| / |g_i|`` (Theorem 2, eq. 8)."""
+    """Gaussian noise with variance proportional to ``||grad_x g_i|| / |g_i|`` (Chen et al. 2024, eq. 8)."""
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = STAGED
 
-    scale: float = Field(ge=0, description="size of the noise, in the sense of scale_mode")
-    scale_mode: ScaleMode = Field("rms", description="what scale means")
+    scale: float = Field(ge=0, description="size of the noise, as scale_mode measures it")
+    scale_mode: ScaleMode = Field("rms", description=SCALE_MODES)
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         variance = scale_variance(self.ratio(steps), steps.gradient, self.scale, self.scale_mode)
@@ -118,7 +119,7 @@ class OptimalNoise(_Sensitive):
 
 @DEFENSES.register("optimal_clipped_noise", version=1)
 class OptimalClippedNoise(OptimalNoise):
-    """Elementwise clipping, then optimal noise on the coordinates that were not clipped (Theorem 3, eq. 13)."""
+    """Elementwise clipping, then optimal noise on the coordinates that were not clipped (Chen et al. 2024, eq. 13)."""
 
     clip: float = Field(1.0, gt=0, description="bound on the absolute value of every coordinate, P")
 
@@ -161,7 +162,7 @@ class OptimalClippedNoise(OptimalNoise):
 
 @DEFENSES.register("optimal_pruning", version=1)
 class OptimalPruning(_Sensitive):
-    """Prune the coordinates with the largest ``||grad_x g_i|| / |g_i|`` (Theorem 4, eq. 17)."""
+    """Prune the coordinates with the largest ``||grad_x g_i|| / |g_i|`` (Chen et al. 2024, eq. 17)."""
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = STAGED
 
@@ -229,7 +230,7 @@ class Rounding(Defense):
 
 @DEFENSES.register("optimal_rounding", version=2)
 class OptimalRounding(_Sensitive):
-    """Round with steps in the place of optimal noise's standard deviations (released code of Chen et al. 2024).
+    """Round with steps instead of optimal noise's standard deviations (released code of Chen et al. 2024).
 
     ``as_released`` is the ratio of :func:`leakbench.theory.optimal_noise.unsigned_ratio`, for single coordinates.
     """

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
-from leakbench.federated.lattice import Lattice, LatticeMessage, Noise, Rounding, lattice_law, quantise
+from leakbench.federated.lattice import Lattice, LatticeMessage, Noise, PointRounding, lattice_law, quantise
 from leakbench.federated.lattice_likelihood import Cells
 from leakbench.federated.message import Message, Received
 from leakbench.federated.step import ClientSteps
@@ -35,7 +35,7 @@ class SDQ(Defense):
 
     bits: int = Field(16, ge=1, le=24, description="per coordinate, R")
     dimension: Literal[1, 2] = Field(2, description="of the lattice, L: 1, or 2 for the hexagonal one")
-    rounding: Rounding = Field("nearest", description="nearest: to the nearest point; babai: as public code rounds")
+    rounding: PointRounding = Field("nearest", description="to the nearest point, or as public code rounds")
     clip: float | None = Field(
         None,
         gt=0,

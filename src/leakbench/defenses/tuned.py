@@ -102,7 +102,7 @@ class Tuning:
 
 @DEFENSES.register("tuned", version=1)
 class Tuned(Defense):
-    """The mechanism that meets a budget of leakage with the least distortion (Theorems 6.1 to 6.4).
+    """The mechanism that meets a budget of leakage with the least distortion (Zhang et al. 2023, Theorems 6.1 to 6.4).
 
     Jobs that read the constants of leakage (``constants`` of their protocol) tune it: clients that differ share one
     parameter, at which their mean total variation meets the budget. The printed formulas assume identical clients, and

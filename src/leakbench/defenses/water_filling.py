@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @DEFENSES.register("water_filling", version=2)
 class WaterFilling(AllRecords):
-    """Gaussian sampling with noise that lifts its variance to a floor in every direction."""
+    """GSGD-DP (Zhang et al. 2024): Gaussian sampling with noise that lifts its variance to a floor everywhere."""
 
     variance: float | None = Field(
         None,

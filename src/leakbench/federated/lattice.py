@@ -19,7 +19,7 @@ from leakbench.federated.message import FLOAT_BITS, Law, Message
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
 
-Rounding: TypeAlias = Literal["nearest", "babai"]
+PointRounding: TypeAlias = Literal["nearest", "babai"]
 """``nearest``: to the nearest lattice point (eq. 11); ``babai``: each lattice coordinate by itself, as released."""
 
 Noise: TypeAlias = "Callable[[tuple[int, int]], torch.Tensor]"
@@ -65,7 +65,7 @@ class Lattice:
         first, second = coordinates.unbind(dim=-2)
         return torch.stack([first, SLOPE * first + SPACING * second], dim=-2).mul_(self.step)
 
-    def round(self, points: torch.Tensor, rounding: Rounding) -> torch.Tensor:
+    def round(self, points: torch.Tensor, rounding: PointRounding) -> torch.Tensor:
         """Integer coordinates of lattice points near to ``points``, not clipped; float, both ``[..., L, m]``."""
         scaled = points / self.step
         if self.dimension == 1:
@@ -85,7 +85,7 @@ class Lattice:
         row = torch.where(far < near, odd_row, even_row)
         return torch.stack([2 * first_half, row - first_half], dim=-2)
 
-    def facets(self, rounding: Rounding) -> torch.Tensor:
+    def facets(self, rounding: PointRounding) -> torch.Tensor:
         """Rows ``a``, float64 ``[m, L]``: ``e`` is in the cell of the origin where all ``|a e| <= Delta / 2``."""
         if self.dimension == 1:
             return torch.ones(1, 1, dtype=torch.float64)
@@ -93,7 +93,7 @@ class Lattice:
             return torch.tensor([[1, 0], [-SLOPE / SPACING, 1 / SPACING]], dtype=torch.float64)
         return torch.tensor([[0, SPACING], [1, SLOPE], [1, -SLOPE]], dtype=torch.float64) / SPACING**2
 
-    def error_covariance(self, rounding: Rounding) -> torch.Tensor:
+    def error_covariance(self, rounding: PointRounding) -> torch.Tensor:
         """Covariance of the error in normalised units, float64 ``[L, L]``.
 
         The error is uniform on an interval, on a hexagon (``nearest``), or on a parallelogram (``babai``).
@@ -219,7 +219,7 @@ def quantise(
     values: torch.Tensor,
     sizes: Sequence[int],
     lattice: Lattice,
-    rounding: Rounding,
+    rounding: PointRounding,
     streams: Streams,
     *,
     noise: Noise | None = None,
@@ -235,7 +235,7 @@ def quantise(
         values: ``[n, d]``.
         sizes: of the tensors, in order; they add up to d.
         lattice: the lattice.
-        rounding: see :data:`Rounding`.
+        rounding: see :data:`PointRounding`.
         streams: one per client, shared with the server; the dither is their child ``dither``.
         noise: added to the normalised values.
         bound: clip values to ``[-bound, bound]`` and divide by it, instead of normalising.
@@ -352,7 +352,7 @@ class LatticeMessage(Message):
 
 
 def lattice_law(
-    values: torch.Tensor, quantised: Quantised, rounding: Rounding, noise: torch.Tensor | None = None
+    values: torch.Tensor, quantised: Quantised, rounding: PointRounding, noise: torch.Tensor | None = None
 ) -> Law:
     """The law of decoded values over the dither, and the noise before it.
 
@@ -362,7 +362,7 @@ def lattice_law(
     Args:
         values: the values before quantisation, ``[n, d]``.
         quantised: the result.
-        rounding: see :data:`Rounding`.
+        rounding: see :data:`PointRounding`.
         noise: its covariance in normalised units, ``[L, L]``.
     """
     covariance = quantised.lattice.error_covariance(rounding)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from leakbench.federated.lattice import Lattice, Layout, Rounding
+from leakbench.federated.lattice import Lattice, Layout, PointRounding
 from leakbench.federated.message import Received
 from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
@@ -84,7 +84,7 @@ class Cells:
     """
 
     lattice: Lattice
-    rounding: Rounding
+    rounding: PointRounding
     grid: _Grid
     errors: torch.Tensor
     exact: torch.Tensor
@@ -97,7 +97,7 @@ class Cells:
         received: Received,
         sizes: Sequence[int],
         lattice: Lattice,
-        rounding: Rounding,
+        rounding: PointRounding,
         bound: float | None = None,
     ) -> Cells:
         """Compare values ``[n, d]`` with received ones.

@@ -16,6 +16,8 @@ from leakbench.report.findings import Finding
 
 EXACT = 1e-9
 """Relative deviation that two float64 computations of the same number may have."""
+DEVIATION = f"{EXACT:g} minus the largest relative deviation"
+"""Meaning of the margin of an equality."""
 STRICT = 1e-12
 """Relative difference that a strict inequality between float64 numbers has to show."""
 

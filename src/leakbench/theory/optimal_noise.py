@@ -13,6 +13,11 @@ from leakbench.lazy import torch
 
 Form = Literal["corrected", "as_printed", "as_released"]
 ScaleMode = Literal["rms", "fro", "u2"]
+SCALE_MODES = (
+    "rms: root mean square of the standard deviations; fro: Frobenius norm of the covariance; u2: variance of <g, y>, "
+    "of the gradient and the noise"
+)
+"""Description of the parameter."""
 
 RATIO_FLOOR = 1e-6
 """Least magnitude of a gradient entry that the ratio divides by (the paper's c, Algorithm 1)."""

@@ -14,7 +14,7 @@ from tests.papers.drawn import make
 
 from leakbench.errors import ConfigError
 from leakbench.papers.tfl_meta.budgets import WAYS
-from leakbench.papers.tfl_meta.constants import amplified
+from leakbench.papers.tfl_meta.constants import c2_of
 from leakbench.report.claims import claims_of
 from leakbench.report.findings import Finding
 
@@ -115,7 +115,7 @@ def second(rate: float = 0.0) -> Frame:
 
 
 def tau(budget: float) -> float:
-    return (2 - budget) * C1 / amplified(XI)
+    return (2 - budget) * C1 / c2_of(XI)
 
 
 def tuned(stopped: tuple[str, ...] = ("tuned-masks", "tuned-masks-printed"), kept: float = 1.0) -> Frame:
@@ -291,7 +291,7 @@ class TestBudgets:
         # Of the mean C1 and the largest xi, as the mechanisms are tuned.
         own = constants()
         c1, xi = (own[own["metric"] == name]["value"] for name in ("leakage/null", "xi/null"))
-        asked = (2 - 0.5) * c1.mean() / amplified(xi.max())
+        asked = (2 - 0.5) * c1.mean() / c2_of(xi.max())
         noisy, dropped = at(found, "Gaussian noise", "0.5"), at(found, "compression", "0.5")
         assert noisy["status"] == "ok" and noisy["tau"] == f"{asked:.3g}"
         assert dropped["bound on it"] == f"{asked:.3g}" and dropped["accuracy loss"].startswith("0.000")
@@ -318,7 +318,7 @@ class TestBudgets:
         printed = at(found, "secret sharing, as printed", "0.5")
         own = constants()
         c1, xi = (own[own["metric"] == name]["value"] for name in ("leakage/null", "xi/null"))
-        c2 = amplified(xi.max())
+        c2 = c2_of(xi.max())
         expected = 2 * c1.mean() - c2 * (1 - 1.5 * c1.mean() / c2)
         assert float(printed["metric"]) == pytest.approx(expected, rel=1e-2)
         assert printed["accuracy loss"] == printed["bound on it"] == "–"

@@ -9,13 +9,13 @@ import math
 from functools import partial
 
 from leakbench.federated.fixed_point import FixedPoint, vote
-from leakbench.federated.lattice import Lattice, Rounding, dequantise, quantise
+from leakbench.federated.lattice import Lattice, PointRounding, dequantise, quantise
 from leakbench.lazy import np, torch
 from leakbench.metrics.text import rouge, rouge_floor
 from leakbench.papers.cdpa import PAPER
 from leakbench.papers.cdpa.common import MASK, MASK_TEXT, printed
 from leakbench.randomness import Streams, generator
-from leakbench.report.checks import EXACT, STRICT, Checked, agreement, checked, float64, required, theorem_of
+from leakbench.report.checks import DEVIATION, EXACT, STRICT, Checked, agreement, checked, float64, required, theorem_of
 from leakbench.theory.bit_votes import (
     bit_weight,
     composed_epsilon,
@@ -36,7 +36,7 @@ KEEP = (0.8, 0.9, 0.95, 0.98)
 """The paper's p."""
 
 BITS = (2, 4, 8, 16)
-ROUNDINGS: tuple[Rounding, ...] = ("nearest", "babai")
+ROUNDINGS: tuple[PointRounding, ...] = ("nearest", "babai")
 
 
 def keep_probabilities(name: str, count: int) -> torch.Tensor:
@@ -102,7 +102,7 @@ def ratio_of_masked_bits() -> Checked:
         ratios = float64([likelihood_ratio(float(keep), masked) for keep in keeps])
         epsilons = float64([composed_epsilon(float(keep), masked) for keep in keeps])
         slacks += [agreement(ratios, (keeps / (1 - keeps)) ** masked), agreement(ratios, epsilons.exp())]
-    return checked(slacks, 4 * len(keeps), f"what the largest relative deviation leaves of {EXACT:g}")
+    return checked(slacks, 4 * len(keeps), DEVIATION)
 
 
 @theorem(
@@ -133,7 +133,7 @@ def a_majority_has_the_errors_of_eq_3() -> Checked:
         ones, zeros = float64([vote_errors(clients, float(keep), "majority") for keep in keeps]).unbind(dim=-1)
         of_zeros = agreement(zeros, stated) if clients % 2 else required(zeros / stated - 1 - STRICT)
         slacks += [agreement(ones, stated), of_zeros]
-    return checked(slacks, len(CLIENTS) * len(keeps), f"what the largest relative deviation leaves of {EXACT:g}")
+    return checked(slacks, len(CLIENTS) * len(keeps), DEVIATION)
 
 
 def _votes(integers: torch.Tensor) -> torch.Tensor:
@@ -173,7 +173,7 @@ def vote_of_equals_is_theirs() -> Checked:
     draw = generator(PAPER, "theory", "equal vote")
     values = torch.randint(-32767, 32768, (1, trials), generator=draw).double()
     apart = (_votes(values.expand(clients, -1)) - values).abs()
-    return checked([EXACT - apart], trials, f"what the largest difference leaves of {EXACT:g} units")
+    return checked([EXACT - apart], trials, f"{EXACT:g} units minus the largest difference")
 
 
 @theorem("T6", "The error of SDQ is uniform on a cell of the lattice, whatever the value.", source="Appendix B")
@@ -203,10 +203,10 @@ def error_of_sdq_is_uniform() -> Checked:
         length = torch.linalg.vector_norm(error, dim=1) / lattice.step
         slacks.append(required(radius[rounding] * (1 + EXACT) - length))
         slacks.append(required(-sent.overloads.double()))
-    return checked(slacks, 2 * points * count, "what the largest chi squared leaves of its limit, relative")
+    return checked(slacks, 2 * points * count, "limit of chi squared minus the largest, relative")
 
 
-def _error_of_sdq(values: torch.Tensor, bits: int, rounding: Rounding) -> torch.Tensor:
+def _error_of_sdq(values: torch.Tensor, bits: int, rounding: PointRounding) -> torch.Tensor:
     """Mean squared error of every tensor ``[n, d]``, over one dither."""
     streams = Streams([(PAPER, "theory", "errors", number) for number in range(len(values))])
     sent = quantise(values, [values.shape[1]], Lattice(bits=bits), rounding, streams)
@@ -498,7 +498,7 @@ def nothing_in_common_scores_the_floor() -> Checked:
     cell = printed("table05").query("attack == 'LAMP' and defense == 'CDPA'").iloc[0]
     slacks.append(required(float64([0.005 - abs(cell["rouge1"] - rouge_floor(10.11, 10.11))])))
     slacks.append(required(float64([-abs(cell["rouge1"] - cell["rougeL"]), -abs(cell["rouge2"])])))
-    return checked(slacks, counts.shape[1], f"what the largest relative deviation leaves of {EXACT:g}")
+    return checked(slacks, counts.shape[1], DEVIATION)
 
 
 @theorem(
@@ -522,7 +522,7 @@ def zeros_mostly_stay_zeros() -> Checked:
     for measured, stated in ((silent, one), (silent.amax(dim=1), some)):
         allowed = 5 * math.sqrt(stated * (1 - stated) / measured.numel())
         slacks.append(float64([1 - abs(float(measured.mean()) - stated) / allowed]))
-    return checked(slacks, models, "what the largest deviation leaves of five standard deviations, relative")
+    return checked(slacks, models, "five standard deviations minus the largest deviation, relative")
 
 
 @theorem("T13", "The bias of keys has no gradient: softmax ignores it.", source="Table V; not in the paper")
@@ -545,4 +545,4 @@ def keys_need_no_bias() -> Checked:
 
     norms = torch.func.grad(attended)(biases).norm(dim=(2, 3))
     slacks = [EXACT - norms[1] / norms[2], required(norms[0] / norms[2] - 1e-3)]
-    return checked(slacks, trials, f"what the largest ratio leaves of {EXACT:g}")
+    return checked(slacks, trials, f"{EXACT:g} minus the largest ratio")

@@ -18,7 +18,7 @@ from leakbench.papers.channel.theory.compression import (
 )
 from leakbench.papers.channel.theory.toy_channel import next_weight, toy_capacity, toy_variance
 from leakbench.randomness import generator
-from leakbench.report.checks import EXACT, STRICT, Checked, agreement, checked, required, theorem_of
+from leakbench.report.checks import DEVIATION, EXACT, STRICT, Checked, agreement, checked, required, theorem_of
 from leakbench.theory.capacity import (
     batch_capacity,
     capacity,
@@ -87,7 +87,7 @@ def natural_variance_is_the_only_root() -> Checked:
         required((kappa - along) / kappa * (steps - 1).sign() - STRICT),
         required((grown - reached.unsqueeze(-1)) / reached.unsqueeze(-1) - STRICT),
     ]
-    return checked(slacks, trials, f"what the largest residual leaves of {EXACT:g} nats")
+    return checked(slacks, trials, f"{EXACT:g} nats minus the largest residual")
 
 
 @theorem("T2", "The White Channel reaches kappa, and every direction carries the same part.", source="eqs. 18 and 19")
@@ -102,7 +102,7 @@ def white_noise_gives_every_direction_the_same() -> Checked:
         agreement(size * directional_information(eigenvalues, variances), kappa.unsqueeze(-1)),
         agreement(gaussian_capacity(covariance, factor * covariance), kappa),
     ]
-    return checked(slacks, trials, f"what the largest relative deviation leaves of {EXACT:g}")
+    return checked(slacks, trials, DEVIATION)
 
 
 @theorem(
@@ -277,4 +277,4 @@ def noise_on_data_needs_no_update() -> Checked:
         agreement(toy_capacity(later, on_gradient, "parameter"), (9 * torch.expm1(2 * kappa)).log1p() / 2),
         agreement(toy_capacity(later, toy_variance(later, kappa, "parameter"), "parameter"), kappa),
     ]
-    return checked(slacks, trials, f"what the largest relative deviation leaves of {EXACT:g}")
+    return checked(slacks, trials, DEVIATION)

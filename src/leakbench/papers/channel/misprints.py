@@ -14,7 +14,7 @@ from leakbench.models.base import build_network
 from leakbench.papers.channel import PAPER
 from leakbench.papers.channel.checks import random_covariances, random_spectra
 from leakbench.randomness import generator
-from leakbench.report.checks import EXACT, STRICT, Checked, agreement, checked, float64, required, theorem_of
+from leakbench.report.checks import DEVIATION, STRICT, Checked, agreement, checked, float64, required, theorem_of
 from leakbench.theory.capacity import (
     accumulated_capacity,
     batch_capacity,
@@ -34,8 +34,6 @@ from leakbench.theory.personalized import personalized_capacity, ratio_as_printe
 from leakbench.theory.reconstruction_bound import information_factor
 
 theorem = partial(theorem_of, PAPER)
-
-DEVIATION = f"what the largest relative deviation leaves of {EXACT:g}"
 
 MULTIPLIERS = (0.8, 0.57, 0.46, 0.2066)
 """Noise multipliers of the paper's runs of DP-SGD, said to have 100, 200, 300 and 1500 nats."""
@@ -94,7 +92,7 @@ def _tends_to(form: DPForm) -> Checked:
     limit = finite_step_capacity(1, each, 1e7 / each)
     attained = batch_capacity(eigenvalues, sigma, batch, "dp")
     slacks = [LIMIT - (limit / bound - 1).abs(), required(1 - attained / bound)]
-    return checked(slacks, trials, f"what the largest relative distance from the limit leaves of {LIMIT:g}")
+    return checked(slacks, trials, f"{LIMIT:g} minus the largest relative distance from the limit")
 
 
 @theorem(
@@ -125,7 +123,7 @@ def _epsilons(expected: Sequence[float]) -> Checked:
     """Epsilons of the paper's runs of DP-SGD against others."""
     composed = [composed_epsilon(multiplier, BATCH / IMAGES, STEPS, DELTA) for multiplier in MULTIPLIERS]
     slack = SAME_EPSILON - (float64(composed) / float64(expected) - 1).abs()
-    return checked([slack], len(composed), f"what the largest relative deviation leaves of {SAME_EPSILON:g}")
+    return checked([slack], len(composed), f"{SAME_EPSILON:g} minus the largest relative deviation")
 
 
 @theorem(

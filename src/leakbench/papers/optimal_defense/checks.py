@@ -26,7 +26,7 @@ from leakbench.papers.optimal_defense.theory.noise_budget import (
 from leakbench.papers.optimal_defense.theory.probes import chebyshev_coverage, exact_coverage, mean_power, relative_std
 from leakbench.papers.optimal_defense.theory.pruning_budget import keep_probabilities
 from leakbench.randomness import Streams, generator
-from leakbench.report.checks import EXACT, Checked, agreement, checked, required, theorem_of
+from leakbench.report.checks import DEVIATION, EXACT, Checked, agreement, checked, required, theorem_of
 from leakbench.theory.fisher import gaussian_information, information_trace
 from leakbench.theory.optimal_noise import pruned, scale_variance, variance_ratio
 from leakbench.theory.utility import u2
@@ -100,7 +100,7 @@ def trace_agrees_with_autodiff() -> Checked:
         agreement(information_trace(jacobian.square().sum(dim=-1), variances), expected),
         EXACT - (gaussian_information(jacobian, variances) - curvature).abs().amax(dim=(-2, -1)) / expected,
     ]
-    return checked(slacks, trials, f"what the largest relative deviation leaves of {EXACT:g}")
+    return checked(slacks, trials, DEVIATION)
 
 
 @theorem(

@@ -149,7 +149,7 @@ def linear_classifiers_are_singular() -> Checked:
         size, most = rank(gradients).double(), (classes - 1) * (pixels - silent + 1)
         slacks += [most - size, required(gradients.shape[0] - 1 - size)]
         slacks.append(required(1e-12 - least_eigenvalue(gradients)))
-    return checked(slacks, 4 * records, "what the rank leaves of its bound")
+    return checked(slacks, 4 * records, "bound of the rank minus the rank")
 
 
 def _under_theorem_2(name: str, form: SubspaceForm = "corrected", inside: int = 0) -> Checked:
@@ -498,4 +498,4 @@ def filled_covariance_changes_by_the_record_at_most() -> Checked:
     change = torch.linalg.matrix_norm(filled(after, 1.0) - filled(before, 1.0))
     plain = torch.linalg.matrix_norm(after - before)
     slacks = [1 - change / plain + EXACT, required(math.sqrt(2) * (1 + EXACT) - plain)]
-    return checked(slacks, TRIALS, "what the change leaves of that of the covariance, relative")
+    return checked(slacks, TRIALS, "change of the covariance minus that of the filled one, relative")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from leakbench.errors import Infeasible
 from leakbench.lazy import pd
 from leakbench.papers.tfl_meta.common import FINE, NAMES, THRESHOLD, UNPROTECTED, table
-from leakbench.papers.tfl_meta.constants import LIMIT, PRIORS, amplified, between
+from leakbench.papers.tfl_meta.constants import LIMIT, PRIORS, between, c2_of
 from leakbench.papers.tfl_meta.tables import certification
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
@@ -97,7 +97,7 @@ class System:
 
     def solved(self, way: Way, budget: float) -> Optimum:
         """The optimum by the paper's formulas for a budget in units of C1."""
-        return optimum(way.mechanism, self.c1, amplified(self.xi), budget * self.c1, self.setting, way.form)
+        return optimum(way.mechanism, self.c1, c2_of(self.xi), budget * self.c1, self.setting, way.form)
 
 
 def system(frame: pd.DataFrame) -> System:
@@ -276,7 +276,7 @@ def _asked(point: Point, base: System) -> dict[str, str]:
         "status": point.status,
         "tau": rounded(max(point.solution.tau, 0.0)),
         "parameter": parameter_in_words(point, base.setting),
-        "metric": rounded(metric_there(point, base.c1, amplified(base.xi))),
+        "metric": rounded(metric_there(point, base.c1, c2_of(base.xi))),
         "certified": certification(point.solution),
     }
 

@@ -109,7 +109,7 @@ def leakage_stays_near_c1() -> Checked:
     toy = _toys()
     low, high = leakage_bounds(toy.c1, toy.x)
     slacks = [(high - toy.leaked) / toy.c1 + EXACT, (toy.leaked - low) / toy.c1 + EXACT]
-    return checked(slacks, len(toy.c1), "what leakage leaves of its bounds, in parts of C1")
+    return checked(slacks, len(toy.c1), "distance of leakage from its bounds, in parts of C1")
 
 
 def _theorem_4_1(equation: Equation, inside: Callable[[torch.Tensor], torch.Tensor]) -> Checked:
@@ -157,7 +157,7 @@ def c1_is_below_half_c2() -> Checked:
     """``2 C1 <= C2 / sqrt(2)`` for constants of one attacker."""
     toy = _toys()
     slack = 1 - math.sqrt(2) * 2 * toy.c1 / toy.c2 + EXACT
-    return checked([slack], len(toy.c1), "what 2 C1 leaves of C2 / sqrt(2), in parts of it")
+    return checked([slack], len(toy.c1), "C2 / sqrt(2) minus 2 C1, relative")
 
 
 @theorem(
@@ -225,7 +225,7 @@ def corrected_optimum_is_exact() -> Checked:
         slacks.append(1e-9 - off / c2.clamp(min=1))
         less = torch.where(tau > 1e-5, leakage_metric(c1, c2, 0.999 * variation) - epsilon, torch.inf)
         slacks.append(required(less))
-    return checked(slacks, 4 * TRIALS, "what the metric's distance to epsilon leaves of 1e-9 max(1, C2)")
+    return checked(slacks, 4 * TRIALS, "1e-9 max(1, C2) minus the metric's distance to epsilon")
 
 
 def _printed(mechanism: str) -> Checked:
@@ -256,7 +256,7 @@ def printed_optima_have_the_complement() -> Checked:
     _, _, tau, _, _ = _settings()
     variations = _variations("as_printed")
     slacks = [1e-6 - (variations[name] - (1 - tau)).abs() for name in ("paillier", "secret_sharing")]
-    return checked(slacks, 2 * TRIALS, "what the distance to 1 - tau leaves of 1e-6")
+    return checked(slacks, 2 * TRIALS, "1e-6 minus the distance to 1 - tau")
 
 
 @theorem("T10", "The optimum depends on neither weights nor C4 nor C5.", source="Theorem 5.1 and its remark")
@@ -339,7 +339,7 @@ def theorem_7_1_holds() -> Checked:
         other = other / other.sum(dim=-1, keepdim=True)
         prior = _law(f"theorem 7.1, priors {size}", TRIALS // 5, size)
         slacks.append(1 - (leakage(other, prior) - leakage(law, prior)).abs() / c1_error(relative))
-    return checked(slacks, TRIALS, "what the error leaves of its bound, in parts of it")
+    return checked(slacks, TRIALS, "bound of the error minus the error, relative")
 
 
 @theorem(
@@ -364,7 +364,7 @@ def errors_fall_as_roots() -> Checked:
             values = late.iloc[first:]
             exponent = np.polyfit(np.log(values["T"]), np.log(values[column]), 1)[0]
             slacks.append(torch.tensor(0.05 - abs(float(exponent) - slope), dtype=torch.float64))
-    return checked(slacks, len(slacks), "what the exponent's distance leaves of 0.05")
+    return checked(slacks, len(slacks), "0.05 minus the exponent's distance")
 
 
 def _sums(form: Form) -> Checked:
@@ -373,7 +373,7 @@ def _sums(form: Form) -> Checked:
         recovered = _uniform(f"sums {data}", 100, attempts_made(attempts, form), data) < 0.5
         whole = data_belief(recovery_counts(recovered), attempts).sum(dim=-1)
         slacks.append(EXACT - (whole - 1).abs())
-    return checked(slacks, 400, "what the distance of the sum of beliefs to 1 leaves of 1e-9")
+    return checked(slacks, 400, "1e-9 minus the distance of the sum of beliefs to 1")
 
 
 @theorem("T19a", "The estimates of Algorithm 2 sum to 1.", source="Algorithm 2, as printed; eq. 44 needs it")
@@ -472,7 +472,7 @@ def _rescaled(expected: Callable[[float, float], torch.Tensor]) -> Checked:
         protected = (centre + 0.1 * (2 * value - 1)) * (coin < kept) / kept
         inside = ((protected - centre).abs() <= 0.1) & (coin < kept)  # what is dropped has no density
         slacks.append(SAMPLED - (1 - inside.double().mean() - expected(kept, centre)).abs())
-    return checked(slacks, len(RESCALED) * SAMPLES, "what the distance to the sampled total variation leaves of 0.005")
+    return checked(slacks, len(RESCALED) * SAMPLES, "0.005 minus the distance to the sampled total variation")
 
 
 @theorem(
@@ -496,7 +496,7 @@ def _of_the_mean(expected: Callable[[float, int], torch.Tensor]) -> Checked:
         uploads = 100 + 0.1 * (2 * value - 1)
         outside = _outside((uploads * (coin < 0.9)).mean(dim=1), 100.0, 0.1)
         slacks.append(SAMPLED - (outside - expected(0.9, clients)).abs())
-    return checked(slacks, 3 * SAMPLES, "what the distance to the sampled total variation leaves of 0.005")
+    return checked(slacks, 3 * SAMPLES, "0.005 minus the distance to the sampled total variation")
 
 
 @theorem("T24a", "The mean of K sparse uploads has the TV of one.", source="Lemma I.2, as stated")
@@ -544,7 +544,7 @@ def _shares(expected: Callable[[float], torch.Tensor]) -> Checked:
     for ratio in (0.5, 1.0, 1.2, 1.5, 2.0, 4.0):
         value, mask = 2 * _uniform(f"shares {ratio}", 2, SAMPLES) - 1
         slacks.append(SAMPLED - (_outside(value + ratio * mask, 0.0, 1.0) - expected(ratio)).abs())
-    return checked(slacks, len(slacks) * SAMPLES, "what the distance to the sampled total variation leaves of 0.005")
+    return checked(slacks, len(slacks) * SAMPLES, "0.005 minus the distance to the sampled total variation")
 
 
 @theorem("T26a", "A share, a value plus a uniform mask, has TV 1 - (delta / r)^m.", source="Appendix H, as stated")
@@ -621,4 +621,4 @@ def c2_grows_with_attempts() -> Checked:
             for more in (1, 4)
         )
         slacks.append(0.05 - ((many / few).log() / math.log(4) - 2).abs())
-    return checked(slacks, len(slacks), "what the exponent's distance to 2 leaves of 0.05")
+    return checked(slacks, len(slacks), "0.05 minus the exponent's distance to 2")

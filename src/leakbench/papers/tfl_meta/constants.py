@@ -1,4 +1,4 @@
-"""Table S4: the constants of leakage, which an attack on uploads without protection gives, and what they depend on."""
+"""Table S4: the constants of leakage, as :mod:`.theory.leakage_estimation` estimates them without protection."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from functools import partial
 from leakbench.errors import ConfigError
 from leakbench.lazy import pd
 from leakbench.papers.tfl_meta.common import THRESHOLD, UNPROTECTED, table
-from leakbench.papers.tfl_meta.jobs.leakage import of_trials
+from leakbench.papers.tfl_meta.jobs.leakage import Prior, leakage_metric_name, of_trials
+from leakbench.papers.tfl_meta.theory.leakage_estimation import SMOOTHING
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import having, values_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.tidy import SETTING, cells_of, of_cell
 from leakbench.report.wording import NONE
+from leakbench.theory.leakage_surrogate import amplification
 
-SMOOTHING = 0.5
-"""alpha of the metrics that name none."""
 BATCHES, SKEWED = "batch_sizes", "skewed"
 LIMIT, BATCH = SETTING + "threshold", SETTING + "batch_size"
 
-PRIORS = {
+PRIORS: dict[Prior, str] = {
     "null": "null attack",
     "null_upper": "null attack, upper end",
     "uniform": "same for all",
@@ -43,18 +43,18 @@ class Case:
     alpha: float = SMOOTHING
     trials: int | None = None
 
-    def metric(self, name: str, prior: str) -> str:
+    def metric(self, name: str, prior: Prior) -> str:
         """Name in records: ``leakage/null``, ``leakage/null/0.001``, or of fewer attempts ``leakage/null/n8``."""
-        return f"{name}/{prior}" + ("" if self.alpha == SMOOTHING else f"/{self.alpha:g}") + of_trials(self.trials)
+        return leakage_metric_name(name, prior, None if self.alpha == SMOOTHING else self.alpha, self.trials)
 
     def rate(self, name: str) -> str:
         """Name in records of a rate of recovery."""
         return name + of_trials(self.trials)
 
 
-def amplified(xi: float) -> float:
-    """``C2`` of ``xi``."""
-    return math.expm1(2 * xi) / 2
+def c2_of(xi: float) -> float:
+    """``C2`` of ``xi``; NaN of NaN."""
+    return math.nan if math.isnan(xi) else float(amplification(xi))
 
 
 def alphas(frame: pd.DataFrame) -> list[float]:
@@ -152,7 +152,7 @@ def table_s4(tables: Tables) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _row(case: Case, prior: str) -> dict[str, str]:
+def _row(case: Case, prior: Prior) -> dict[str, str]:
     known = values_of(case.rows, case.metric("xi", prior))["value"].dropna()
     xi = known.max() if len(known) else math.nan
     leaked = case.metric("leakage", prior)
@@ -167,7 +167,7 @@ def _row(case: Case, prior: str) -> dict[str, str]:
         "C1, clients": _range(case.rows, leaked),
         "C1, attempts": _range(case.rows, f"leakage_low/{prior}", f"leakage_high/{prior}") if whole else NONE,
         "xi": NONE if math.isnan(xi) else f"{xi:.3f}",
-        "C2": NONE if math.isnan(xi) else f"{amplified(xi):.3g}",
+        "C2": NONE if math.isnan(xi) else f"{c2_of(xi):.3g}",
         "C1 of classes": between(case.rows, "classes") if classes else NONE,
         "printed sum": between(case.rows, "classes_sum") if classes else NONE,
     }

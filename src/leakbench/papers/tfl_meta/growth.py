@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leakbench.lazy import np, pd
 from leakbench.papers.tfl_meta import measured
 from leakbench.papers.tfl_meta.common import THRESHOLD, UNPROTECTED, figure
-from leakbench.papers.tfl_meta.constants import LIMIT, PRIORS, amplified, trials
+from leakbench.papers.tfl_meta.constants import LIMIT, PRIORS, c2_of, trials
 from leakbench.papers.tfl_meta.jobs.leakage import Prior, leakage_metric_name
 from leakbench.papers.tfl_meta.measured import BUDGET, LEAKAGE, TUNED, leaked
 from leakbench.papers.tfl_meta.theory.leakage_estimation import certain_constants
@@ -122,7 +122,7 @@ def estimated(frame: pd.DataFrame) -> pd.DataFrame:
                 values_of(frame, leakage_metric_name(name, prior, None, attempts)) for name in ("leakage", "xi")
             )
             c1 = judged(c1_rows, ["metric"]).iloc[0]
-            c2 = amplified(xi_rows["value"].max())
+            c2 = c2_of(xi_rows["value"].max())
             shared = {"series": PRIORS[prior], "attempts": attempts, "seeds": c1["seeds"], "void": c1["void"]}
             rows.append({"quantity": "C1", **shared, "mean": c1["mean"], "low": c1["low"], "high": c1["high"]})
             rows.append({"quantity": "C2", **shared, "mean": c2})

@@ -23,6 +23,7 @@ from leakbench.jobs.base import JOB_KINDS, Findings, Job, Setting
 from leakbench.lazy import torch
 from leakbench.papers.tfl_meta.jobs.attempts import AttackedClients, Attempts, AttemptsProtocol
 from leakbench.papers.tfl_meta.theory.leakage_estimation import (
+    SMOOTHING,
     Constants,
     bootstrap_constants,
     class_belief,
@@ -145,7 +146,7 @@ class LeakageJob(AttemptsProtocol):
         (25.0,), description="of PSNR in dB, one setting each; the first counts where one number is needed"
     )
     ssim_thresholds: tuple[float, ...] = Field((), description="of SSIM, one more setting each")
-    smoothing: tuple[float, ...] = Field((0.5,), description="alpha of beliefs; intervals are of the first")
+    smoothing: tuple[float, ...] = Field((SMOOTHING,), description="alpha of beliefs; intervals are of the first")
     resamples: int = Field(1000, ge=1, description="of the bootstrap over attempts")
     fewer: tuple[Part, ...] = Field(
         (), description="models and attempts, M and T, of which the first ones alone are counted, too, for constants"
