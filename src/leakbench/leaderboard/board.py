@@ -9,7 +9,7 @@ seed reaches, minus that under the defense.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from leakbench.errors import RecordError
 from leakbench.jobs.strengths import LOST
 from leakbench.lazy import np, pd
-from leakbench.leaderboard.tiers import firsts_of, mean_of, placed, smallest_gap, tiers
+from leakbench.leaderboard.tiers import Level, interpolated, mean_of, smallest_gap, tier_by_mean, tiers
 from leakbench.leaderboard.tracks import ALLOWED, TRACKS, Measure, Track
 from leakbench.report.artifacts import Tables
 from leakbench.report.inference import Estimate
@@ -115,6 +115,7 @@ class Computed:
     Attributes:
         items: its swept parameters.
         loss: of accuracy; infinite where a training diverged, NaN where none is known.
+        lost: the same, by the seed of training.
         leakage: by the strongest attack or the best guess; None where no attack was run, or none applies.
         attacks: leakage by each attack of the ensemble that applies, by its label.
         bits: over those of the undefended message; NaN where unknown.
@@ -124,6 +125,7 @@ class Computed:
 
     items: SettingItems
     loss: Estimate
+    lost: Mapping[int, float]
     leakage: Leakage | None
     attacks: Mapping[str, Leakage]
     bits: float
@@ -162,6 +164,18 @@ class Entry:
         return next((one for one in after if one.leakage is not None), None)
 
     @property
+    def level(self) -> Level | None:
+        """Leakage in the setting shown and, between that and :attr:`beyond`, at the allowed loss."""
+        shown, beyond = self.shown, self.beyond
+        if shown is None or shown.leakage is None:
+            return None
+        if beyond is None or beyond.leakage is None:
+            return Level.of(shown.leakage.by_seed)
+        seeds = sorted(shown.lost.keys() & beyond.lost.keys())
+        lost, lost_beyond = (np.array([one.lost[seed] for seed in seeds]) for one in (shown, beyond))
+        return interpolated(shown.leakage.by_seed, lost, beyond.leakage.by_seed, lost_beyond, ALLOWED)
+
+    @property
     def excluded(self) -> str:
         """Why it is not ranked; empty if it is."""
         if self.shown is None:
@@ -185,7 +199,7 @@ class Row(NamedTuple):
     Attributes:
         entry: a defense.
         tier: None where nothing is known of what it leaks.
-        beyond_tier: where its next setting would stand among the tiers of the others; None where there is none.
+        beyond_tier: where the mean of its next setting lies among the tiers; None where there is none.
     """
 
     entry: Entry
@@ -227,20 +241,21 @@ class Board:
     def rows(self) -> list[Row]:
         """Ranked defenses by leakage, least first; then those that lose too much, and those of which nothing is known.
 
-        Ranked ones alone make the tiers; those that lose too much are placed among them.
+        Ranked ones alone make the tiers; those that lose too much are placed among them by their means.
         """
-        shown = {one.label: one.shown.leakage.by_seed for one in self.entries if one.shown and one.shown.leakage}
+        levels = {one.label: one.level for one in self.entries if one.level}
         out = {one.label for one in self.entries if one.excluded}
-        ranked = {label: by_seed for label, by_seed in shown.items() if label not in out}
-        tier_of = dict(zip(ranked, tiers(list(ranked.values())), strict=True))
-        firsts = firsts_of(list(ranked.values()), list(tier_of.values()))
-        tier_of |= {label: placed(by_seed, firsts) for label, by_seed in shown.items() if label in out}
-        beyond = {one.label: one.beyond.leakage.by_seed for one in self.entries if one.beyond and one.beyond.leakage}
-        next_of = {label: placed(by_seed, firsts) for label, by_seed in beyond.items()}
+        ranked = {label: level for label, level in levels.items() if label not in out}
+        makers = list(ranked.values())
+        of_makers = tiers(makers)
+        tier_of = dict(zip(ranked, of_makers, strict=True))
+        tier_of |= {label: tier_by_mean(levels[label].mean, makers, of_makers) for label in levels.keys() & out}
+        beyond = {one.label: one.beyond.leakage.mean.value for one in self.entries if one.beyond and one.beyond.leakage}
+        next_of = {label: tier_by_mean(mean, makers, of_makers) for label, mean in beyond.items()}
 
         def place(entry: Entry) -> tuple[bool, bool, float]:
-            leaked = shown.get(entry.label)
-            return leaked is None, entry.label in out, 0.0 if leaked is None else float(leaked.mean())
+            level = levels.get(entry.label)
+            return level is None, entry.label in out, 0.0 if level is None else level.mean
 
         ordered = sorted(self.entries, key=place)
         return [Row(entry, tier_of.get(entry.label), next_of.get(entry.label)) for entry in ordered]
@@ -248,8 +263,7 @@ class Board:
     @cached_property
     def gap(self) -> float:
         """The smallest difference of leakages that can be told apart (:func:`smallest_gap`)."""
-        ranked = [row.entry.shown for row in self.rows if not row.entry.excluded]
-        return smallest_gap([one.leakage.by_seed for one in ranked if one and one.leakage])
+        return smallest_gap([row.entry.level for row in self.rows if row.entry.level and not row.entry.excluded])
 
     @property
     def victims(self) -> tuple[int, int]:
@@ -409,7 +423,13 @@ class _Cubes:
                 )
 
     def cube(self, numbers: _Numbers) -> Array:
-        """``[S, K]``; NaN where there is no number."""
+        """``[S, K]``; NaN where a trial failed.
+
+        Raises:
+            RecordError: the numbers are of other victims than those of the undefended updates.
+        """
+        if not (np.isin(numbers.seeds, self.seeds).all() and np.isin(numbers.victims, self.victims).all()):
+            raise RecordError("leaderboard: attacks on a defense have victims that those without a defense lack")
         cube = np.full((len(self.seeds), len(self.victims)), np.nan)
         places = (np.searchsorted(self.seeds, numbers.seeds), np.searchsorted(self.victims, numbers.victims))
         cube[places] = numbers.values
@@ -450,10 +470,12 @@ def _entry(costs: pd.DataFrame, attacked: pd.DataFrame, reached: Reached, guess:
     for setting in settings:
         items = tuple((str(name).removeprefix(SETTING), value) for name, value in setting.items())
         of_costs, (attacks, weak) = _at(costs, items), reached(label, items)
+        lost = _lost(of_costs)
         computed.append(
             Computed(
                 items,
-                _loss(of_costs),
+                _loss(lost),
+                lost,
                 strongest([guess, *attacks.values()]) if attacks else None,
                 attacks,
                 _bits(of_costs) / bits,
@@ -470,14 +492,18 @@ def _at(rows: pd.DataFrame, items: SettingItems) -> pd.DataFrame:
     return rows
 
 
-def _loss(rows: pd.DataFrame) -> Estimate:
+def _lost(rows: pd.DataFrame) -> dict[int, float]:
+    """Accuracy lost, by seed."""
+    values = values_of(rows, LOST)
+    return dict(zip(values["seed"], values["value"], strict=True))
+
+
+def _loss(lost: Mapping[int, float]) -> Estimate:
     """Accuracy lost, over seeds; infinite where one diverged."""
-    lost: Sequence[float] = values_of(rows, LOST)["value"].tolist()
-    if not lost:
+    values = np.array(list(lost.values()))
+    if not values.size:
         return UNKNOWN
-    if not np.isfinite(lost).all():
-        return Estimate(math.inf)
-    return mean_of(np.array(lost))
+    return mean_of(values) if np.isfinite(values).all() else Estimate(math.inf)
 
 
 def _bits(rows: pd.DataFrame) -> float:

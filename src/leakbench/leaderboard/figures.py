@@ -37,9 +37,10 @@ MEASURED = (
     "setting that was computed. Attacks that miss their gate without a defense are left out."
 )
 TIERED = (
-    "In the order of leakage a tier ends where a defense leaks more than the first of the tier (Student's test over "
-    "seeds, 5 % after Holm's correction for all pairs): of two in one tier nothing is said. Defenses that leak alike "
-    "on the same victims are told apart at smaller gaps than are usually resolved."
+    "In the order of leakage a tier ends where a defense leaks more than some defense of the tier, in the settings "
+    "shown and, interpolated to the next ones, at the allowed loss (Student's tests over seeds, 5 % after Holm's "
+    "correction for all pairs): no two in one tier are told apart. Defenses that leak alike on the same victims are "
+    "told apart at smaller gaps than are usually resolved."
 )
 STRONGEST = "#D55E00"
 """Colour of the frame around the strongest attack."""
@@ -204,7 +205,9 @@ def numbers_of(board: Board, row: Row) -> dict[str, Any]:
         **_of_setting(entry.shown),
     }
     beyond = {f"beyond_{name}": value for name, value in _of_setting(entry.beyond).items() if name in BEYOND_SHOWN}
-    return numbers | beyond | {COLUMN: entry.shown is not None and entry.shown.under_attacked}
+    level = entry.level
+    at_allowed = {"leakage_at_allowed_loss": math.nan if level is None else float(level.allowed.mean())}
+    return numbers | beyond | at_allowed | {COLUMN: entry.shown is not None and entry.shown.under_attacked}
 
 
 BEYOND_SHOWN = ("setting", "loss", "leakage")
