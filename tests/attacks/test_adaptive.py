@@ -373,6 +373,15 @@ class TestAdaptive:
         assert attack.ignorant == weak and [each.weight for each in weak.regularisers] == [1e-6]  # type: ignore[attr-defined]
         assert "prior" not in Adaptive(attack=weak).parameters()  # identities of records from before it stay
 
+    def test_the_search_may_be_longer_where_the_defense_is_known(self) -> None:
+        short = ATTACKS.get("dlg").model_validate({"iterations": 3})
+        attack = Adaptive(attack=short, iterations=7)
+        assert attack.against(({"name": "masked"},)).attack == short.model_copy(update={"iterations": 7})  # type: ignore[attr-defined]
+        assert attack.ignorant == short and attack.effort(1) == short.model_copy(update={"iterations": 7}).effort(1)
+        assert "iterations" not in Adaptive(attack=short).parameters()
+        with pytest.raises(ValueError, match="'echo' has no iterations; leave them out"):
+            Adaptive(attack=ECHO, iterations=7)
+
     def test_inside_other_wrappers(self) -> None:
         declared = ({"name": "simulated", "draws": 2}, {"name": "masked"})
         found = Imputed(attack=Adaptive(attack=ECHO)).against(declared)
