@@ -11,12 +11,15 @@ from leakbench.jobs.runner import Placement
 
 VICTIMS = 6
 """Fewer than the benchmark's."""
+ENOUGH = {("dlg_wolfe", "digits"): 200, ("ig_script", "photos"): 400}
+"""Iterations at which the bound is met with room; the benchmark's elsewhere."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_an_undefended_gradient_gives_its_image_away(case: Case) -> None:
-    found = findings(case, case.attack, case.parameters, Placement("cpu"), VICTIMS)
+    iterations = ENOUGH.get((case.attack, case.data), case.parameters["iterations"])
+    found = findings(case, case.attack, {**case.parameters, "iterations": iterations}, Placement("cpu"), VICTIMS)
     assert case.share or case.psnr
     assert recovered(found) > case.share or not case.share
     assert statistics.median(per_victim(found, "psnr")) > case.psnr

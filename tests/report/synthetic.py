@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
+import tempfile
 from collections.abc import Collection, Mapping
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -67,6 +70,21 @@ def new_project(root: Path, scale: str = "smoke", adapted: Mapping[str, Adapt] |
         scale: of the jobs.
         adapted: by kind of job, numbers that a test asks for.
     """
+    if adapted is None:
+        shutil.copytree(_plain(scale), root, dirs_exist_ok=True)
+        return Project(root)
+    return _made(root, scale, adapted)
+
+
+@cache
+def _plain(scale: str) -> Path:
+    """The checkout that tests of this process copy."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return _made(folder, scale, None).root
+
+
+def _made(root: Path, scale: str, adapted: Mapping[str, Adapt] | None) -> Project:
     shutil.copytree(ROOT / "config", root / "config")
     settings = root / "config" / "config.yaml"
     settings.write_text(yaml.safe_dump(yaml.safe_load(settings.read_text()) | {"papers": ["optimal_defense"]}))

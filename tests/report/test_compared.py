@@ -100,8 +100,8 @@ def test_a_verdict_knows_nothing_of_compared_defenses() -> None:
     alone, beside = claim.judge({"a": papers}), claim.judge_beside({"a": both}, {"best": 0, "worst": 1})
     assert (beside.verdict, beside.effect, beside.p) == (alone.verdict, alone.effect, alone.p)
     assert alone.verdict == "reproduced" and beside.note.startswith(alone.note)
-    assert "with best in the place of op: reproduced (6.02 [" in beside.note
-    assert "with worst in the place of op: contradicted (-3.98 [" in beside.note
+    assert "with best instead of op: reproduced (6.02 [" in beside.note
+    assert "with worst instead of op: contradicted (-3.98 [" in beside.note
     assert claim.judge_beside({"a": papers}, {}) == alone
 
 

@@ -33,13 +33,20 @@ PAPER = "optimal_defense"
 PUBLISHED = sorted(path.relative_to(ROOT).parts[1:3] for path in ROOT.glob("published/*/*/README.md"))
 
 
-@pytest.fixture
-def project(rendered: Project, tmp_path: Path) -> Project:
+@pytest.fixture(scope="module")
+def published(rendered: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The rendered project with its records published."""
-    shutil.copytree(rendered.root, tmp_path, dirs_exist_ok=True, symlinks=True)
-    project = Project(tmp_path, {"papers": [PAPER]})
-    write_archives(project, "smoke", [PAPER])
-    return project
+    root = tmp_path_factory.mktemp("published")
+    shutil.copytree(rendered.root, root, dirs_exist_ok=True, symlinks=True)
+    write_archives(Project(root, {"papers": [PAPER]}), "smoke", [PAPER])
+    return root
+
+
+@pytest.fixture
+def project(published: Path, tmp_path: Path) -> Project:
+    """A copy that a test may change."""
+    shutil.copytree(published, tmp_path, dirs_exist_ok=True, symlinks=True)
+    return Project(tmp_path, {"papers": [PAPER]})
 
 
 def test_everything_drawn_is_on_the_page(project: Project) -> None:

@@ -1,6 +1,6 @@
 """Clients that the attacker makes up: auxiliary images under the attacked models, defended by the attacker's own copy.
 
-An attacker who may run the mechanism sees what it makes of images that he knows. On these he trains an inverse map, or
+An attacker who may run the mechanism sees what it makes of images that it knows. On these it trains an inverse map, or
 tries how strong an attack should be. The victims' images are not among them.
 """
 
@@ -31,7 +31,7 @@ class MadeUp:
         victim: the observation whose model and mechanism each client has, int64 ``[n m]``.
         images: what they hold, network inputs ``[n m, B, C, H, W]``.
         observations: what a server would see of them.
-        knowledge: the attacker's knowledge of them, of the kinds that he has of the victims.
+        knowledge: the attacker's knowledge of them, of the kinds that it has of the victims.
     """
 
     victim: torch.Tensor
@@ -113,7 +113,7 @@ def messages_of(
     draws: int = 1,
     labels: torch.Tensor | None = None,
 ) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Messages of made-up clients in the place of one victim, in parts that fit in memory: ``[part, draws, d]``.
+    """Messages of made-up clients instead of one victim, in parts that fit in memory: ``[part, draws, d]``.
 
     Args:
         victim: its observation alone.

@@ -184,7 +184,7 @@ class Observations:
             :class:`~leakbench.federated.message.Received`.
         beyond: ends of the code that values are at, ``[n, d]``; likewise.
         send: the attacker's own run of the mechanism, through which a candidate's gradient goes before it is matched.
-        score: the attacker's objective in the place of a distance from ``gradients``.
+        score: the attacker's objective instead of a distance from ``gradients``.
         repeats: all that was decoded of clients that sent several messages of the same images and model, ``[n,
             messages, d]``, of which ``gradients`` is the first; None where each sent one.
         code_noise: noise of a bottleneck in the clients' model, as far as it is known; candidates have none where None.
@@ -572,7 +572,7 @@ class Attack(Component):
         return granted if self.needs & {"auxiliary_images", "auxiliary_sentences"} else 0
 
     def prepare(self, network: Network, batch_shape: tuple[int, ...], knowledge: Knowledge) -> Network:
-        """The model that a malicious server sends in the place of ``network``; by default that itself.
+        """The model that a malicious server sends instead of ``network``; by default that itself.
 
         Clients compute their step on it, with its own parameters, and :meth:`reconstruct` sees it. An attack that
         overrides this needs the grant ``modified_model``. Inside, torch records no gradients.

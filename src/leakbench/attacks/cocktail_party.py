@@ -153,7 +153,7 @@ def _prepared(
     values = torch.linalg.svdvals((weight - weight.mean(dim=2, keepdim=True)).where(finite[:, None, None], 0.0))
     batch = observations.batch_shape[0]
     mixed = finite & (values[:, batch - 1] > RANK * values[:, 0])
-    # Anything of full rank in the place of what cannot be unmixed: no row disturbs the others.
+    # Anything of full rank in place of what cannot be unmixed: no row disturbs the others.
     noise = torch.eye(weight.shape[1], weight.shape[2], dtype=weight.dtype, device=weight.device)
     return weight.where(mixed[:, None, None], noise), slopes.where(mixed[:, None], 1.0), mixed
 

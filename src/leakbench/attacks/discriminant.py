@@ -55,7 +55,7 @@ def discriminated(observations: Observations, knowledge: Knowledge) -> torch.Ten
 
 
 def _messages(observations: Observations, known: Knowledge, row: int) -> torch.Tensor:
-    """Messages of the auxiliary batches in the place of one observation, ``[BATCHES, d]``."""
+    """Messages of the auxiliary batches instead of one observation, ``[BATCHES, d]``."""
     assert known.auxiliary_images is not None and known.auxiliary_labels is not None
     parameters, batch = observations.parameters, observations.batch_shape[0]
     if known.mechanism is None:

@@ -27,7 +27,7 @@ STRENGTHS = tuple(10.0 ** (half / 2) for half in range(-12, 7))
 class RidgeInversion(Attack):
     """Ridge regression of images on messages, with one regression per victim.
 
-    The attacker sends auxiliary images through his copy of the mechanism, all with the label of the victim, whatever
+    The attacker sends auxiliary images through its copy of the mechanism, all with the label of the victim, whatever
     they show: what a message says of its image depends on the label, and so every image is an example. Images that are
     of the victim's class in truth weigh as much as all others together. Of every message each tensor is centred and
     scaled to unit mean square. The strength of the penalty is the one with the smallest leave-one-out error on images

@@ -187,9 +187,9 @@ class UntrainedDecoder(GradientMatching):
 
 @ATTACKS.register("map", version=2)
 class MAP(GradientMatching):
-    """The most probable images given the message, under a normal law of the images of their class.
+    """The most probable images given the message, under a Gaussian prior of the images of their class.
 
-    The Bayes-optimal attack of Balunovic et al. (2022) with this law as its prior; the law and all numbers are ours.
+    The Bayes-optimal attack of Balunovic et al. (2022) with this prior; it and all numbers are ours.
     Both sides are in nats, so that no weight has to be chosen: the message is the gradient under normal noise of
     unknown size, or has the likelihood that the defense states (``adaptive``). The law's latents make the search well
     conditioned: from the mean, a quasi-Newton method needs few steps.

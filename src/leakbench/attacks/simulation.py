@@ -59,7 +59,7 @@ class Simulated(Wrapper):
 
 @ATTACKS.register("likelihood", version=5)
 class Likelihood(Wrapper):
-    """Maximise the likelihood of what was received, in the place of matching gradients.
+    """Maximise the likelihood of what was received, instead of matching gradients.
 
     The candidate's gradient is scaled to fit best first: how long a gradient is says little about images, and a search
     that has to get it right goes through a narrow valley. The cosine distance is blind to it for the same reason.

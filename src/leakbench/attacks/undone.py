@@ -19,7 +19,7 @@ from leakbench.randomness import Streams
 class Undone(Wrapper):
     """Turn reconstructed images back into what they were before a defense changed them.
 
-    The attack inside finds the images that clients computed on. The attacker changes auxiliary images by his copy of
+    The attack inside finds the images that clients computed on. The attacker changes auxiliary images by its copy of
     the mechanism, all of them with the same randomness, and that several times. Each reconstruction is taken to be of
     the randomness under which it is likeliest, by the normal law of the images that were changed so, and goes back by
     the linear regression of the images on the changed ones; or stays, if that errs less on auxiliary images that were

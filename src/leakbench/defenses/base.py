@@ -219,7 +219,7 @@ class Defense(Component):
         return self
 
     def extend(self, network: Network, shape: tuple[int, ...], seed: int) -> Network:
-        """The model that clients train in the place of ``network``, which stays as it is; by default that itself.
+        """The model that clients train instead of ``network``, which stays as it is; by default that itself.
 
         A defense that overrides it declares ``acts_on = "model"``. All parameters of the network are among the new
         one's, whose last layer is the same. Attackers know the new one. Images of a step may get rows below
@@ -300,7 +300,7 @@ class Defense(Component):
 
     @property
     def not_simulated(self) -> str:
-        """Why an attacker cannot run the mechanism on a candidate; empty if he can."""
+        """Why an attacker cannot run the mechanism on a candidate; empty if it can."""
         name = type(self).__name__
         if self.overrides(*DATA_VERBS):
             return f"{name} changes images: to its attacker the changed ones are the candidates"
@@ -311,7 +311,7 @@ class Defense(Component):
         return ""
 
     def simulate(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Message:
-        """The message of a first round as an attacker makes it, of candidates in the place of samples.
+        """The message of a first round as an attacker makes it, of candidates instead of samples.
 
         Args:
             steps: the local computation on the candidates.

@@ -1,4 +1,4 @@
-"""Transformed images in the place of images: ATS (Gao et al., CVPR 2021).
+"""Transformed images instead of the images: ATS (Gao et al., CVPR 2021).
 
 Source: "Privacy-Preserving Collaborative Learning with Automatic Transformation Search", and its released code for the
 fifty transformations, with the strength of each, and for the policies that its search found.

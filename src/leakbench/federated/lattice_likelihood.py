@@ -108,7 +108,7 @@ class Cells:
             sizes: of the tensors.
             lattice: the lattice.
             rounding: to its points.
-            bound: the public bound that values were clipped to, in the place of the tensors' own scales.
+            bound: the public bound that values were clipped to, instead of the tensors' own scales.
         """
         layout = Layout(tuple(sizes), lattice.dimension, bound is not None)
         grid = received.once(("grid", layout), partial(_Grid.of, received, layout))

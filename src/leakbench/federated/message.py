@@ -320,5 +320,5 @@ class EncryptedMessage(Message):
         return self.vectors[0].bits
 
     def view(self) -> torch.Tensor:
-        """Ciphertexts in the place of gradients ``[n, d]``, without the key: see :meth:`EncryptedVector.fractions`."""
+        """Ciphertexts instead of gradients ``[n, d]``, without the key: see :meth:`EncryptedVector.fractions`."""
         return torch.from_numpy(np.stack([vector.fractions() for vector in self.vectors])).to(self.like)

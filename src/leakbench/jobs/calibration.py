@@ -13,7 +13,7 @@ from leakbench.lazy import torch
 
 
 class CalibrationImages:
-    """Images in the place of every client's data: one row, read at the first use.
+    """Images instead of every client's data: one row, read at the first use.
 
     Args:
         count: their number; all by default.

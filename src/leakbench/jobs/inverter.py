@@ -59,7 +59,7 @@ class InverterJob(JobKind):
 
     As published (Wu et al. 2023): fully connected layers on the message, trained with Adam on the squared error of
     pixels, at a tenth of the rate after three quarters of all epochs. The attacker defends auxiliary images under the
-    attacked model with his own copy of the mechanism, which draws anew in every epoch. The weights are those of the
+    attacked model with its own copy of the mechanism, which draws anew in every epoch. The weights are those of the
     epoch with the smallest error on auxiliary images that are held out; the authors choose it by that on test images.
     Tensors of messages are centred and scaled to unit mean square, which the authors do not say.
     """
@@ -233,7 +233,7 @@ class InverterJob(JobKind):
 
 @dataclass(frozen=True)
 class _Clients:
-    """The clients that the attacker makes up of his auxiliary images, one of each.
+    """The clients that the attacker makes up of its auxiliary images, one of each.
 
     Attributes:
         seen: the model and the protocol, as of a client of whom nothing was received.

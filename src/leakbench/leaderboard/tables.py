@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 table = partial(artifact, PAPER, "table", experiments=READ, any_sweep=True, in_parts=True)
 
 EXCLUDED = "excluded"
-"""In the place of a tier: loses more than is allowed in every setting."""
+"""Instead of a tier: loses more than is allowed in every setting."""
 LEFT_OUT = "left out"
-"""In the place of a tier: does not apply to the track."""
+"""Instead of a tier: does not apply to the track."""
 
 
 @table(

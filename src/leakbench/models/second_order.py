@@ -28,7 +28,7 @@ from leakbench.models.stacked import flat_modules, is_halving, is_plain
 
 
 class _Combination(NamedTuple):
-    """A vector ``of_target t + of_gradient g`` in the place of parameters' directions, with factors ``[n]``."""
+    """A vector ``of_target t + of_gradient g`` instead of parameters' directions, with factors ``[n]``."""
 
     target: Sequence[torch.Tensor]
     of_target: torch.Tensor

@@ -31,7 +31,7 @@ def pairs_above(matrix: torch.Tensor, floor: float) -> tuple[torch.Tensor, torch
 
 
 def finite_or_identity(matrices: torch.Tensor) -> torch.Tensor:
-    """Matrices ``[n, k, k]``, the identity in the place of those that are not finite, lest decomposing fail for all.
+    """Matrices ``[n, k, k]``, the identity in place of those that are not finite, lest decomposing fail for all.
 
     >>> finite_or_identity(torch.tensor([[[2.0]], [[float("nan")]]])).flatten().tolist()
     [2.0, 1.0]

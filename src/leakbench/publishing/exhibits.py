@@ -21,6 +21,7 @@ from leakbench.planning.scales import PAPERS
 from leakbench.publishing.archives import archive_folder, read_sums
 from leakbench.records import atomic_write
 from leakbench.report.artifacts import Artifact, artifacts_at
+from leakbench.report.claims import claims_of
 from leakbench.report.published import exhibits_path, page_of, short_citation
 from leakbench.report.scorecard import scorecard
 from leakbench.report.style import without_caption
@@ -124,11 +125,12 @@ def _page(project: Project, scale: str, paper: str, files: Mapping[Artifact, Pat
     here = archive_folder(project, scale) / paper
     about = page_of(project, paper)
     its_page = "its page" if about is None else f"[its page]({os.path.relpath(project.root / about, here)})"
+    there = "Claims, and what deviates from the paper, are" if claims_of(paper) else "What it measures, and how, is"
     parts = [
         _origin(digest),
         f"# {short_citation(spec.citation)}: figures and tables at `{scale}`",
-        f"{spec.citation}, *{spec.title}*. Scale `{scale}`: {plan.description}. Claims, and what deviates from the "
-        f"paper, are on {its_page}. To draw all of it again from the records in this folder:",
+        f"{spec.citation}, *{spec.title}*. Scale `{scale}`: {plan.description}. {there} on "
+        f"{its_page}. To draw all of it again from the records in this folder:",
         f"```console\nleakbench adopt {scale} --paper {paper}\n{_overlay(project, paper)}"
         f'snakemake --cores all --config scale={scale} "papers=[{paper}]"\n```',
     ]

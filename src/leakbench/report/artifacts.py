@@ -321,7 +321,7 @@ def _latex(frame: pd.DataFrame, caption: str | None = None, label: str | None = 
 
 
 def _with_daggers(frame: pd.DataFrame) -> pd.DataFrame:
-    """A table to read: under-attacked defenses have a mark behind their name in the place of a column."""
+    """A table to read: under-attacked defenses have a mark behind their name, and no column."""
     if COLUMN not in frame:
         return frame
     weak = frame[COLUMN].astype(bool)

@@ -108,7 +108,7 @@ class Claim:
             return None
 
     def judge_beside(self, tables: Tables, compared: Places) -> Finding:
-        """The verdict on the paper's defenses, and in the note those with compared ones in the place of the champion.
+        """The verdict on the paper's defenses, and in the note those with compared ones instead of the champion.
 
         Args:
             tables: the tidy tables of its experiments, and others.
@@ -122,7 +122,7 @@ class Claim:
         for name, others in stand_ins(tables, compared, self.champion, self.over):
             other = Finding("not run", note=NO_SWEEP) if others is None else self.judge(others)
             words = effect_text(other.effect, other.low, other.high) or other.note
-            notes.append(f"with {name} in the place of {self.champion}: {other.verdict} ({words})")
+            notes.append(f"with {name} instead of {self.champion}: {other.verdict} ({words})")
         return noting(finding, *notes)
 
 

@@ -87,7 +87,7 @@ def of_setting(name: str) -> tuple[str, dict[str, str]]:
 
 
 def stand_ins(tables: Frames, places: Places, champion: str, parameter: str) -> Iterator[tuple[str, Frames | None]]:
-    """The tables with each compared defense in the place of the champion, by the name of the defense.
+    """The tables with each compared defense in place of the champion, by the name of the defense.
 
     Only defenses that are in every table with the champion.
 

@@ -136,7 +136,7 @@ def page_of(project: Project, paper: str) -> str | None:
 
 
 def rewritten(path: Path, table: str) -> tuple[Path, str]:
-    """A page, and its text with another table in the place of the one that is there.
+    """A page, and its text with another table in place of the one that is there.
 
     Raises:
         ConfigError: it does not have exactly one place for a table.

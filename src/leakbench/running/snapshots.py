@@ -45,7 +45,7 @@ class Entry(NamedTuple):
 
 
 class Snapshots:
-    """The snapshots of one job in one folder, each in the place of the one before."""
+    """The snapshots of one job in one folder, each replacing the one before."""
 
     def __init__(self, folder: Path, identity: Mapping[str, str]) -> None:
         self._folder, self._identity = folder, dict(identity)

@@ -10,7 +10,7 @@ import math
 
 FLOAT_BITS = 32
 SEED_BITS = 64
-"""Size of a seed in the place of a random mask."""
+"""Size of a seed that stands for a random mask."""
 
 
 def plain_bits(d: int) -> float:

@@ -33,13 +33,13 @@ CIFAR_REFERENCES = reads("cifar_references", defenses="none", attacks=IMAGE_REFE
 INTERVALS = "Intervals: 95 % t-intervals over seeds of the initialisation; of two seeds, their range."
 _GUESSES = (
     "Reference attackers that never see the gradient: the mean of auxiliary images, constant grey, and random noise; "
-    "what errs more than the best of them leaks nothing"
+    "an error above the best of theirs means no leakage"
 )
 _ORDER = "Images are in the order that the attack leaves, as released; the claims assign them first."
 _ATTACKED = "Attack: Inverting Gradients with the true labels, not adapted to the defense."
-BLIND = f"{_GUESSES}, and counts as no more in the claims. {_ORDER}"
+BLIND = f"{_GUESSES}; claims cap errors there. {_ORDER}"
 REFERENCES = f"{BLIND} {_ATTACKED}"
-UNCAPPED = f"{_GUESSES}, though errors count as they are in the claims of this figure. {_ORDER} {_ATTACKED}"
+UNCAPPED = f"{_GUESSES}; the claims of this figure do not cap errors. {_ORDER} {_ATTACKED}"
 TRADED = (
     "Reconstruction error at initialisation against the loss on the attacked images after five {optimiser} steps; "
     "a better defense lies lower and further right."

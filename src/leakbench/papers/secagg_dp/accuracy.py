@@ -63,8 +63,6 @@ STYLES = {
 }
 OTHERWISE = {"accuracy_batches": "--", "accuracy_epochs": ":"}
 """Styles of a defense that is in all experiments."""
-METHODS = {"gd": "gd", "gsgd": "gsgd", "sgd": "sgd"}
-"""Methods of the timing, by the label's part before the first hyphen."""
 CHOICE = (
     "The learning rate is chosen for every mechanism and epsilon by the training loss after the last round, mean over "
     "seeds, never by the test accuracy; the choice is not charged to epsilon"
@@ -189,7 +187,7 @@ def table_s3(tables: Tables) -> pd.DataFrame:
     ):
         undefended = row["mechanism"] == "none"
         level = levels.get((row["dataset"], row["model"], row["defense"], row["epsilon"]))
-        taken = seconds.get((row["dataset"], row["model"], METHODS.get(row["defense"].partition("-")[0], "")))
+        taken = seconds.get((row["dataset"], row["model"], row["defense"].partition("-")[0]))
         diverged = math.isnan(row["rate"])
         kind = "all records" if row["experiment"] == "accuracy_all" else "random batches"
         rows.append(

@@ -415,7 +415,7 @@ class _Bench:
 
 
 def without_batch_norm(module: torch.nn.Module) -> torch.nn.Module:
-    """A copy with the GroupNorm that Opacus puts in the place of BatchNorm, layer by layer.
+    """A copy with the GroupNorm that Opacus puts in place of BatchNorm, layer by layer.
 
     (Opacus copies a whole module by pickling it, which a class that is made on first use does not allow.)
     """
