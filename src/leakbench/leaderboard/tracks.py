@@ -102,11 +102,11 @@ class Track(NamedTuple):
 
 
 TRACKS = (
-    Track("A", 4, "one message about one image, label known, untrained model", "single_undefended", "single"),
+    Track("A", 5, "one message about one image, label known, untrained model", "single_undefended", "single"),
     Track("B", 5, "one message about eight images, labels inferred", "batch_undefended", "batch", ASSIGNED_PSNR),
-    Track("C", 4, "one message about one image, label known, along training", "trained_undefended", "trained"),
+    Track("C", 5, "one message about one image, label known, along training", "trained_undefended", "trained"),
     Track("D", 5, "two local steps on four images, labels inferred", "local_undefended", "local", ASSIGNED_PSNR),
-    Track("E", 4, "messages of three rounds about one image, label known", "rounds_undefended", "rounds"),
+    Track("E", 5, "messages of three rounds about one image, label known", "rounds_undefended", "rounds"),
     Track("F", 5, "the sum of four users, an image each, labels inferred", "sum_undefended", "sum", ASSIGNED_PSNR),
     Track(
         "G",
