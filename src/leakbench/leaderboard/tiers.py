@@ -154,7 +154,7 @@ def smallest_gap(levels: Sequence[Level]) -> float:
     if not pairs or len(levels[0].shown) < 3:
         return math.nan
     wider = [max(_differences(*pair), key=lambda one: one.error) for pair in pairs]
-    freedom, error = min(one.freedom for one in wider), float(np.median([one.error for one in wider]))
+    freedom, error = (float(np.median(each)) for each in zip(*((one.freedom, one.error) for one in wider), strict=True))
     critical = float(stdtrit(freedom, 1 - LEVEL / 2 / len(pairs)))
     errors = brentq(lambda size: 1 - nctdtr(freedom, size, critical) - POWER, 0, 10 * critical)
     return float(errors) * error
