@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,8 +34,8 @@ COUNTED = (
     "Gradients are counted as planned, those of choosing a strength and of learning from auxiliary samples included, "
     "further tries of line searches not; where defenses differ, the most. Attacks that miss their gate are left out."
 )
-CROWDED = 1.5
-"""Distance above a point within which another one of the same budget pushes its name below it."""
+MARKERS = "osD^v<>PXp*hdH8"
+"""Markers of attacks, the cheapest first."""
 
 
 @dataclass(frozen=True)
@@ -107,24 +108,20 @@ def fig04(tables: Tables) -> Drawing:
 
 
 def _budgets(ax: Axes, board: Board) -> list[dict[str, Any]]:
-    from matplotlib.patheffects import withStroke
-
     attacks = spent(board)
-    for one in attacks:
+    for one, shape in zip(attacks, itertools.cycle(MARKERS), strict=False):
         at, (low, mean, high) = one.budget.evaluations, one.middle
         ax.plot([at, at], [low, high], color=ATTACKS, linewidth=1.2)
-        ax.plot(at, mean, "o", color=ATTACKS, markersize=5)
-        crowded = any(other.budget.evaluations == at and mean < other.middle[1] < mean + CROWDED for other in attacks)
-        apart = (5, -9 if crowded else 4)
-        name = ax.annotate(one.attack, (at, mean), apart, textcoords="offset points", fontsize=7, zorder=5)
-        name.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+        ax.plot(at, mean, shape, color=ATTACKS, markeredgecolor="white", markersize=6.5, label=one.attack)
     if attacks:
+        ax.legend(
+            loc="best", fontsize=6, handletextpad=0, labelspacing=0.3, columnspacing=0.5, ncols=1 + len(attacks) // 7
+        )
         line = [one.budget.evaluations for one in attacks], [one.best for one in attacks]
         ax.step(*line, where="post", color=STRONGEST, linewidth=1.4)
     ax.axhline(board.guess.mean.value, color=REFERENCE_COLOUR, linestyle="--", linewidth=1)
-    # Names of attacks are right of their points, and most points at either end.
     across = ax.get_yaxis_transform()
-    ax.text(0.2, board.guess.mean.value, "best guess", transform=across, fontsize=6.5, va="top")
+    ax.text(0.99, board.guess.mean.value, "best guess", transform=across, fontsize=6.5, va="top", ha="right")
     ax.set(xscale="log", xlabel="gradient evaluations per victim", ylabel=str(board.track.measure))
     plain_ticks(ax.xaxis)
     entitle(ax, board.title)
