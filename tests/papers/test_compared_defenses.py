@@ -148,5 +148,5 @@ def test_claims_stay_the_papers(compared: Compared, entry: Claim) -> None:
     beside = entry.judge_beside(tables, PLACES)
     assert replace(beside, note=alone.note) == alone
     if alone.verdict != "not run":
-        assert f"with myplain in the place of {entry.champion}: " in beside.note
-        assert f"with myswept{'' if entry.over else ', strength=0.371'} in the place of" in beside.note
+        assert f"with myplain instead of {entry.champion}: " in beside.note
+        assert f"with myswept{'' if entry.over else ', strength=0.371'} instead of" in beside.note
