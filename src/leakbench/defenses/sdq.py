@@ -35,7 +35,7 @@ class SDQ(Defense):
 
     bits: int = Field(16, ge=1, le=24, description="per coordinate, R")
     dimension: Literal[1, 2] = Field(2, description="of the lattice, L: 1, or 2 for the hexagonal one")
-    rounding: PointRounding = Field("nearest", description="to the nearest point, or as public code rounds")
+    rounding: PointRounding = Field("nearest", description="nearest: to the nearest point; babai: as released")
     clip: float | None = Field(
         None,
         gt=0,

@@ -53,8 +53,6 @@ class Level(NamedTuple):
 def interpolated(shown: Array, losses: Array, beyond: Array, losses_beyond: Array, allowed: float) -> Level:
     """The level of a defense whose settings, the one shown and the next, are on either side of the allowed loss.
 
-    >>> Level.mean.fget(interpolated(np.full(3, 20.0), np.array([0.0, 0.01]), np.full(3, 18.0), np.full(2, 0.03), 0.02))
-    20.0
     >>> interpolated(np.full(3, 20.0), np.array([0.0, 0.01]), np.full(3, 18.0), np.full(2, 0.03), 0.02).allowed
     array([18.8, 18.8, 18.8])
 
