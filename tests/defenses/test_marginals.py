@@ -20,8 +20,10 @@ from leakbench.defenses.laplace import Laplace
 from leakbench.defenses.low_rank import PowerSGD, TruncatedSVD
 from leakbench.defenses.marginals import MOST_USERS, STEPS, STRIDE, Marginals, likelihood_of_mean
 from leakbench.defenses.noise import GaussianNoise
+from leakbench.defenses.optimal import OptimalPruning
 from leakbench.defenses.pruning import GradDrop, MagnitudePruning, RandomMask
 from leakbench.defenses.quantised import QSGD
+from leakbench.defenses.soteria import Soteria
 from leakbench.federated.message import Received
 from leakbench.federated.step import ClientSteps
 from leakbench.models.base import Network
@@ -157,6 +159,9 @@ FIXED = [
     EFSignSGD(scale="tensor"),
     TruncatedSVD(energy=0.9),
     PowerSGD(rank=1),
+    OptimalPruning(fraction=0.6),
+    OptimalPruning(fraction=0.6, form="as_printed"),
+    Soteria(fraction=0.5),
 ]
 
 
@@ -203,6 +208,33 @@ def test_of_a_mean_the_truth_is_likelier_than_what_is_near(defense: Defense, ste
     assert truth > max(likelihood(0.5) for _ in range(3)) and math.isfinite(truth)
     scale = float(mechanism.fitted_scale(received, steps, public))
     assert scale == pytest.approx(1, abs=0.2)
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_coordinates_that_say_nothing_play_no_part(chosen: bool) -> None:
+    users, received = users_of(noisy=True, others=False), drawn(N, D, seed=4)
+    if not chosen:
+        users = users._replace(chance=None)
+    compared = torch.arange(D) % 3 > 0
+    some = users._replace(compared=compared.expand(N, USERS, D))
+    found = likelihood_of_mean(Received(received), some)
+    received[:, ~compared] += 7
+    assert users.variance is not None
+    if not chosen:  # the width of the mixture is that of all
+        torch.testing.assert_close(likelihood_of_mean(Received(received), some), found)
+    apart = found - likelihood_of_mean(Received(drawn(N, D, seed=4)), users)
+    assert bool((apart.abs() > 1).all())
+
+
+def test_of_several_users_soteria_tells_everything_but_its_layer(steps: ClientSteps) -> None:
+    defense = Soteria(fraction=0.5)
+    stated = defense.marginals(steps, steps.streams, None)
+    sent = defense.protect_update(steps, steps.streams).view()
+    assert stated.compared is not None
+    layer = steps.network.linear_layers["fc_layers.3"].weight
+    assert bool(stated.compared[:, : layer.start].all()) and bool(stated.compared[:, layer.stop :].all())
+    assert not bool(stated.compared[:, layer].any())
+    assert torch.equal(sent[stated.compared], stated.values[stated.compared])
 
 
 def test_a_mechanism_of_users_averages_their_messages(steps: ClientSteps) -> None:

@@ -187,7 +187,9 @@ class PublicMechanism:
         """Factor of each candidate's gradients at which they fit best, ``[n, 1]``: :meth:`Defense.fitted_scale`."""
         if self.users == 1:
             return self.defense.fitted_scale(received, steps)
-        return least_squares_scale(received.values, self._marginals(steps, public).expected().mean(dim=1))
+        users = self._marginals(steps, public)
+        compared = None if users.compared is None else users.compared[:, 0]
+        return least_squares_scale(received.values, users.expected().mean(dim=1), compared)
 
     def _marginals(self, steps: ClientSteps, public: Streams | None) -> Marginals:
         return self.defense.marginals(steps, steps.streams, public).of_users(self.users)

@@ -31,12 +31,14 @@ class Marginals(NamedTuple):
         variance: of the noise; None without noise.
         chance: probability of the first values; may be differentiable. None where it is one.
         others: the other values; zero where None.
+        compared: the coordinates that say something of the images, boolean; all where None.
     """
 
     values: torch.Tensor
     variance: torch.Tensor | None = None
     chance: torch.Tensor | None = None
     others: torch.Tensor | None = None
+    compared: torch.Tensor | None = None
 
     def of_users(self, users: int) -> Marginals:
         """The same of consecutive ``users`` messages together, ``[n / users, users, d]``."""
@@ -68,13 +70,15 @@ def likelihood_of_mean(received: Received, users: Marginals) -> torch.Tensor:
     if users.chance is None or count > MOST_USERS:
         mean = users.expected().mean(dim=1)
         variance = widened(noise + _of_choice(users), received)
-        return -0.5 * ((values - mean).square() / variance + variance.log()).sum(dim=1)
-    prior, means = _combinations(users)
-    squares = (values[:, None] - means).square()
-    variance = widened(noise, received)
-    variance = variance + _misfit(squares.detach(), prior.detach(), variance)
-    mixed = torch.logsumexp(prior - 0.5 * squares / variance[:, None], dim=1)
-    return (mixed - 0.5 * variance.log()).sum(dim=1)
+        kernel = -0.5 * (values - mean).square() / variance
+    else:
+        prior, means = _combinations(users)
+        squares = (values[:, None] - means).square()
+        variance = widened(noise, received)
+        variance = variance + _misfit(squares.detach(), prior.detach(), variance)
+        kernel = torch.logsumexp(prior - 0.5 * squares / variance[:, None], dim=1)
+    each = kernel - 0.5 * variance.log()
+    return (each if users.compared is None else each * users.compared[:, 0]).sum(dim=1)
 
 
 def _of_choice(users: Marginals) -> torch.Tensor | float:

@@ -21,14 +21,18 @@ from leakbench.defenses.densities import (
     uncertain_normal,
     widened,
 )
+from leakbench.defenses.marginals import Marginals
 from leakbench.defenses.noise import add_noise, add_noise_clipped
+from leakbench.defenses.pruning import marginals_of_largest
 from leakbench.federated.message import DenseMessage, Message, Received, SparseMessage
 from leakbench.federated.sensitivity import Probes
 from leakbench.federated.step import ClientSteps
+from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
 from leakbench.models.base import Network
 from leakbench.randomness import Streams
 from leakbench.theory.optimal_noise import (
+    RATIO_CEILING,
     RATIO_FLOOR,
     SCALE_MODES,
     Form,
@@ -174,6 +178,12 @@ class OptimalPruning(_Sensitive):
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Kept coordinates are exact, and pruned ones normal, of the size at which the ratio prunes them, ``[n]``."""
         return log_kernel(received.values - steps.gradient, self._precision(received, steps))
+
+    def marginals(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Marginals:
+        """Sent are the coordinates of small ratios, at the sensitivities that the attacker knows."""
+        ratio = self.ratio_at(steps.gradient.detach(), steps)
+        size = ratio if self.form == "as_printed" else 1 / ratio.clamp(min=1 / RATIO_CEILING)
+        return marginals_of_largest(steps.gradient, Tensors([ratio.shape[1]]), self.fraction, size)
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         weights = exact_variance(received.values) * self._precision(received, steps)

@@ -37,9 +37,18 @@ SOFTNESS = 0.1
 """Width, in logarithms of magnitudes, in which it is uncertain whether a candidate's coordinate is pruned."""
 
 
-def marginals_of_largest(gradient: torch.Tensor, tensors: Tensors, fraction: float) -> Marginals:
-    """Coordinates of candidates ``[n, d]`` of which those with the largest magnitudes of each group are sent."""
-    size = gradient.detach().abs()
+def marginals_of_largest(
+    gradient: torch.Tensor, tensors: Tensors, fraction: float, size: torch.Tensor | None = None
+) -> Marginals:
+    """Coordinates of candidates ``[n, d]`` of which those with the largest magnitudes of each group are sent.
+
+    Args:
+        gradient: of the candidates.
+        tensors: the groups.
+        fraction: the part that is not sent.
+        size: what is compared instead of magnitudes, ``[n, d]``.
+    """
+    size = (gradient.abs() if size is None else size).detach()
     pruned = tensors.smallest(size, fraction)
     least = tensors.spread(tensors.reduce(torch.where(pruned, torch.inf, size), lambda part: part.amin(dim=1)))
     tiny = torch.finfo(size.dtype).tiny

@@ -11,10 +11,13 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
+from leakbench.defenses.base import DEFENSES, PrivacyStatement, Schedule
+from leakbench.defenses.densities import kept_or_below
+from leakbench.defenses.marginals import Marginals
+from leakbench.defenses.pruning import Sparse
 from leakbench.errors import ConfigError
 from leakbench.federated.features import FeatureSensitivity
-from leakbench.federated.message import Message, SparseMessage, position_bits
+from leakbench.federated.message import Message, Received, SparseMessage, position_bits
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.models.base import Network
@@ -25,7 +28,7 @@ RELEASED_SHIFT = 0.1
 
 
 @DEFENSES.register("soteria", version=2)
-class Soteria(Defense):
+class Soteria(Sparse):
     """Zero the columns of a fully connected layer's gradient that belong to the features of the lowest score.
 
     The score of feature ``i`` is ``||d r_i / dX|| / |r_i|``. Of a batch, ``X`` is the whole batch and ``r_i`` the
@@ -38,7 +41,7 @@ class Soteria(Defense):
     computed at every step, which is the same for an attack on an untrained model.
     """
 
-    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
 
     fraction: float = Field(ge=0, le=1, description="part of the features to prune; exactly floor(fraction * F)")
     layer: int = Field(-1, ge=-64, description="which fully connected layer, in the model's order; -1: the last")
@@ -69,6 +72,16 @@ class Soteria(Defense):
         kept[:, layer.weight] = ~dropped.repeat(1, layer.outputs)
         most = int(dropped.sum(dim=1).max())
         return SparseMessage(steps.gradient, kept, positions=position_bits(most, layer.inputs))
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """What is sent is exact, and pruned columns say nothing, ``[n]``."""
+        return kept_or_below(received, steps.gradient, None)
+
+    def marginals(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Marginals:
+        """Everything but the layer: of several users' columns it is unknown whose were pruned."""
+        compared = torch.ones_like(steps.gradient[:1], dtype=torch.bool)
+        compared[:, steps.network.linear_layers[self._layer_of(steps.network)].weight] = False
+        return Marginals(steps.gradient, compared=compared.expand_as(steps.gradient))
 
     def _layer_of(self, network: Network) -> str:
         names = list(network.linear_layers)

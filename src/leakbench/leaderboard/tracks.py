@@ -102,15 +102,15 @@ class Track(NamedTuple):
 
 
 TRACKS = (
-    Track("A", 5, "one message about one image, label known, untrained model", "single_undefended", "single"),
-    Track("B", 5, "one message about eight images, labels inferred", "batch_undefended", "batch", ASSIGNED_PSNR),
-    Track("C", 5, "one message about one image, label known, along training", "trained_undefended", "trained"),
-    Track("D", 5, "two local steps on four images, labels inferred", "local_undefended", "local", ASSIGNED_PSNR),
-    Track("E", 5, "messages of three rounds about one image, label known", "rounds_undefended", "rounds"),
-    Track("F", 5, "the sum of four users, an image each, labels inferred", "sum_undefended", "sum", ASSIGNED_PSNR),
+    Track("A", 6, "one message about one image, label known, untrained model", "single_undefended", "single"),
+    Track("B", 6, "one message about eight images, labels inferred", "batch_undefended", "batch", ASSIGNED_PSNR),
+    Track("C", 6, "one message about one image, label known, along training", "trained_undefended", "trained"),
+    Track("D", 6, "two local steps on four images, labels inferred", "local_undefended", "local", ASSIGNED_PSNR),
+    Track("E", 6, "messages of three rounds about one image, label known", "rounds_undefended", "rounds"),
+    Track("F", 6, "the sum of four users, an image each, labels inferred", "sum_undefended", "sum", ASSIGNED_PSNR),
     Track(
         "G",
-        3,
+        4,
         "one message about eight images, to a server that changes the model",
         "malicious_undefended",
         "malicious",
@@ -119,7 +119,7 @@ TRACKS = (
     ),
     Track(
         "H",
-        3,
+        4,
         "the sum of four users, eight images each, to a server that changes the model",
         "malicious_sum_undefended",
         "malicious_sum",
@@ -127,7 +127,7 @@ TRACKS = (
     ),
     Track(
         "I",
-        3,
+        4,
         "one message about eight images, under a fully connected model, labels inferred",
         "connected_undefended",
         "connected",
