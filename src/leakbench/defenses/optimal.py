@@ -47,6 +47,10 @@ STAGED: tuple[Mapping[str, Any], ...] = ({"name": "likelihood", "stages": 2},)
 """The attacker: what is noisy, or pruned, depends on the images, and is taken anew at an estimate of them."""
 
 
+SOFTNESS = 0.1
+"""Width, in logarithms of ratios, in which it is uncertain whether a coordinate is pruned: sensitivities are estimates."""
+
+
 class _Sensitive(Defense):
     """Parameters that all share, and the ratio of sensitivity to magnitude."""
 
@@ -183,7 +187,7 @@ class OptimalPruning(_Sensitive):
         """Sent are the coordinates of small ratios, at the sensitivities that the attacker knows."""
         ratio = self.ratio_at(steps.gradient.detach(), steps)
         size = ratio if self.form == "as_printed" else 1 / ratio.clamp(min=1 / RATIO_CEILING)
-        return marginals_of_largest(steps.gradient, Tensors([ratio.shape[1]]), self.fraction, size)
+        return marginals_of_largest(steps.gradient, Tensors([ratio.shape[1]]), self.fraction, size, SOFTNESS)
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         weights = exact_variance(received.values) * self._precision(received, steps)

@@ -33,12 +33,16 @@ class Sparse(Defense):
         return least_squares_scale(values, self.gain * steps.gradient, kept)
 
 
-SOFTNESS = 0.1
+SOFTNESS = 0.01
 """Width, in logarithms of magnitudes, in which it is uncertain whether a candidate's coordinate is pruned."""
 
 
 def marginals_of_largest(
-    gradient: torch.Tensor, tensors: Tensors, fraction: float, size: torch.Tensor | None = None
+    gradient: torch.Tensor,
+    tensors: Tensors,
+    fraction: float,
+    size: torch.Tensor | None = None,
+    softness: float = SOFTNESS,
 ) -> Marginals:
     """Coordinates of candidates ``[n, d]`` of which those with the largest magnitudes of each group are sent.
 
@@ -47,12 +51,13 @@ def marginals_of_largest(
         tensors: the groups.
         fraction: the part that is not sent.
         size: what is compared instead of magnitudes, ``[n, d]``.
+        softness: width, in logarithms of sizes, in which it is uncertain whether a coordinate is sent.
     """
     size = (gradient.abs() if size is None else size).detach()
     pruned = tensors.smallest(size, fraction)
     least = tensors.spread(tensors.reduce(torch.where(pruned, torch.inf, size), lambda part: part.amin(dim=1)))
     tiny = torch.finfo(size.dtype).tiny
-    chance = torch.sigmoid((size.clamp(min=tiny).log() - least.clamp(min=tiny).log()) / SOFTNESS)
+    chance = torch.sigmoid((size.clamp(min=tiny).log() - least.clamp(min=tiny).log()) / softness)
     return Marginals(gradient, chance=chance)
 
 
