@@ -48,7 +48,7 @@ STAGED: tuple[Mapping[str, Any], ...] = ({"name": "likelihood", "stages": 2},)
 
 
 SOFTNESS = 0.1
-"""Width, in logarithms of ratios, in which it is uncertain whether a coordinate is pruned: sensitivities are estimates."""
+"""Width, in logarithms of ratios, in which a coordinate may be pruned or not: sensitivities are estimated."""
 
 
 class _Sensitive(Defense):

@@ -74,7 +74,7 @@ class Soteria(Sparse):
         return SparseMessage(steps.gradient, kept, positions=position_bits(most, layer.inputs))
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        """What is sent is exact, and pruned columns say nothing, ``[n]``."""
+        """Kept coordinates are exact, and pruned columns say nothing, ``[n]``."""
         return kept_or_below(received, steps.gradient, None)
 
     def marginals(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Marginals:
