@@ -124,12 +124,13 @@ def test_as_many_are_alone_as_the_formula_says(bins: int, batch: int) -> None:
     assert float(exact.double().mean()) == pytest.approx(expected, abs=3 * (expected * (1 - expected) / 400) ** 0.5)
 
 
-def test_the_rest_of_the_model_still_works() -> None:
+@pytest.mark.parametrize("amplification", [1.0, 1e4])
+def test_the_rest_of_the_model_still_works(amplification: float) -> None:
     data = Photos(size=16)
     images, _ = victims(data, n=1, batch=32)
     honest = build_network(LeNet(), data.shape, data.classes, seed=0)
     before = honest.parameters.clone()
-    network = RobbingTheFed().prepare(honest, (8, *data.shape), auxiliary(data))
+    network = RobbingTheFed(amplification=amplification).prepare(honest, (8, *data.shape), auxiliary(data))
     logits, others = (each.logits(each.parameters, images[0]) for each in (honest, network))
     assert torch.equal(honest.parameters, before)
     assert (logits.argmax(dim=1) == others.argmax(dim=1)).double().mean() > 0.9
@@ -163,6 +164,24 @@ def test_units_that_agree_are_averaged() -> None:
             single = torch.stack([torch.stack(literal(noisy, row)) for row in range(6)])
             naive = float(torch.cdist(images.flatten(2), single).amin(dim=2).square().mean() / 64)
             assert error < naive / 10
+
+
+@pytest.mark.parametrize("form", ["module", "parameters"])
+def test_amplified_gradients_drown_noise_of_a_fixed_size(form: Any) -> None:
+    data = Digits(size=8)
+    images, labels = victims(data, n=6, batch=4)
+    knowledge, found = auxiliary(data), []
+    for amplification in (1.0, 1e4):
+        attack = RobbingTheFed(form=form, amplification=amplification)
+        honest = build_network(MLP(width=128), data.shape, data.classes, 0)
+        network = attack.prepare(honest, (4, *data.shape), knowledge)
+        seen = observe(network, images, labels)
+        noise = 0.1 * torch.randn(seen.gradients.shape, generator=torch.Generator().manual_seed(0))
+        noisy = Observations(network, seen.parameters, seen.gradients + noise, seen.batch_shape)
+        found.append(errors(attacked(attack, noisy, knowledge), images)[alone(network, images)])
+    plain, amplified = found
+    assert min(len(plain), len(amplified)) >= 16
+    assert amplified.quantile(0.9) < 0.1 and plain.quantile(0.1) > 1
 
 
 @pytest.mark.parametrize(("kept", "bound"), [(0.5, 0.2), (0.1, 0.8)])
