@@ -10,8 +10,9 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-from leakbench.defenses import marginals
+from leakbench.defenses import low_rank, marginals
 from leakbench.defenses.base import Defense
+from leakbench.defenses.cafl import CAFL
 from leakbench.defenses.clients import PublicMechanism
 from leakbench.defenses.densities import EXACT, LEAST
 from leakbench.defenses.dp_sgd import DPSGD
@@ -150,6 +151,7 @@ RANDOM = [
     Laplace(epsilon=7),
     QSGD(levels=3),
     DPSGD(clip=0.5, multiplier=0.02),
+    CAFL(epsilon=3, fraction=0.7, form="as_printed"),
 ]
 FIXED = [
     MagnitudePruning(fraction=0.8),
@@ -169,13 +171,15 @@ FIXED = [
 def test_random_messages_have_the_stated_moments(defense: Defense, steps: ClientSteps) -> None:
     draws = 2_000
     stated = defense.marginals(steps, steps.streams, None)
-    every = [defense.simulate(steps, steps.streams.child(draw), None).view().double() for draw in range(draws)]
-    sent = torch.stack(every)
+    every = [defense.simulate(steps, steps.streams.child(draw), None).view() for draw in range(draws)]
+    sent = torch.stack([stated.in_basis(message).double() for message in every])
     variance = torch.zeros_like(stated.values).double() if stated.variance is None else stated.variance.double()
     variance = variance + marginals._of_choice(stated.of_users(1))
-    spread = variance.mean().sqrt()
-    assert float((sent.mean(dim=0) - stated.expected()).abs().max()) < 6 * float(variance.max().sqrt()) / draws**0.5
-    assert float(sent.var(dim=0).mean().sqrt()) == pytest.approx(float(spread), rel=0.05)
+    said = torch.ones_like(stated.values) if stated.compared is None else stated.compared.to(stated.values)
+    spread = (said * variance).mean().sqrt()
+    apart = said * (sent.mean(dim=0) - stated.expected())
+    assert float(apart.abs().max()) < 6 * float(variance.max().sqrt()) / draws**0.5
+    assert float((said * sent.var(dim=0)).mean().sqrt()) == pytest.approx(float(spread), rel=0.05)
 
 
 @pytest.mark.parametrize("defense", FIXED, ids=repr)
@@ -210,6 +214,33 @@ def test_of_a_mean_the_truth_is_likelier_than_what_is_near(defense: Defense, ste
     assert scale == pytest.approx(1, abs=0.2)
 
 
+@pytest.mark.parametrize("defense", [TruncatedSVD(energy=0.9), PowerSGD(rank=1), PowerSGD(rank=2)], ids=repr)
+def test_laws_of_low_rank_have_their_own_derivatives(
+    defense: Defense, steps: ClientSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against differences, in double precision; and sharp ones are the message."""
+    public = Streams([("public",)]).repeat(CLIENTS)
+    draw = torch.Generator().manual_seed(3)
+    noise, way = (torch.randn(steps.gradient.shape, generator=draw, dtype=torch.float64) for _ in range(2))
+    size = steps.gradient.std(dim=1, keepdim=True)
+    point, way = steps.gradient.double() + 0.3 * size * noise, size * way
+
+    def at(gradient: torch.Tensor) -> ClientSteps:
+        moved = ClientSteps(steps.network, steps.parameters, steps.images, steps.labels, steps.streams)
+        moved.__dict__["_gradient_and_loss"] = (gradient, None)
+        return moved
+
+    def stated(gradient: torch.Tensor) -> torch.Tensor:
+        return defense.marginals(at(gradient), steps.streams, public).values
+
+    found: torch.Tensor = torch.func.jvp(stated, (point,), (way,))[1]
+    slope = (stated(point + 1e-6 * way) - stated(point - 1e-6 * way)) / 2e-6
+    assert float((found - slope).norm() / slope.norm()) < 1e-4
+    assert float((way - slope).norm() / slope.norm()) > 0.3  # which is what passes straight through
+    monkeypatch.setattr(low_rank, "SOFTNESS", 1e-9)
+    torch.testing.assert_close(stated(point), defense.simulate(at(point), steps.streams, public).view())
+
+
 @pytest.mark.parametrize("chosen", [False, True])
 def test_coordinates_that_say_nothing_play_no_part(chosen: bool) -> None:
     users, received = users_of(noisy=True, others=False), drawn(N, D, seed=4)
@@ -235,6 +266,11 @@ def test_of_several_users_soteria_tells_everything_but_its_layer(steps: ClientSt
     assert bool(stated.compared[:, : layer.start].all()) and bool(stated.compared[:, layer.stop :].all())
     assert not bool(stated.compared[:, layer].any())
     assert torch.equal(sent[stated.compared], stated.values[stated.compared])
+
+
+def test_cafl_in_other_forms_states_no_law_of_its_own(steps: ClientSteps) -> None:
+    stated = CAFL(epsilon=3, fraction=0.7, iterations=5).marginals(steps, steps.streams, None)
+    assert stated.chance is None and stated.basis is None
 
 
 def test_a_mechanism_of_users_averages_their_messages(steps: ClientSteps) -> None:

@@ -22,6 +22,7 @@ from leakbench.defenses.base import (
     Schedule,
     least_squares_scale,
 )
+from leakbench.defenses.marginals import Marginals
 from leakbench.errors import Infeasible
 from leakbench.federated.message import FLOAT_BITS, CodedMessage, Message, Received
 from leakbench.federated.step import ClientSteps
@@ -59,9 +60,14 @@ def perturb(values: torch.Tensor, epsilon: float, draws: torch.Tensor) -> torch.
         draws: uniform on [0, 1), ``[n, m]``.
     """
     factor, probability = two_point(epsilon)
-    centre = (values.amax(dim=1, keepdim=True) + values.amin(dim=1, keepdim=True)) / 2
+    centre = _centre(values)
     up, down = (values.new_tensor(each) for each in (factor, 1 / factor))
     return centre + (values - centre) * torch.where(draws < probability, up, down)
+
+
+def _centre(values: torch.Tensor) -> torch.Tensor:
+    """The middle of the range of a tensor's values ``[n, m]``, ``[n, 1]``."""
+    return (values.amax(dim=1, keepdim=True) + values.amin(dim=1, keepdim=True)) / 2
 
 
 class _Sent(NamedTuple):
@@ -162,6 +168,29 @@ class CAFL(Defense):
         parts = zip(self._sent(received, steps), steps.gradient.split(steps.network.sizes, dim=1), strict=True)
         variance = two_point_variance(self.epsilon)
         return torch.stack([sent.log_likelihood(part, variance) for sent, part in parts]).sum(dim=0)
+
+    def marginals(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Marginals:
+        """The two values of every coefficient that is sent, of the form `as_printed`."""
+        if self.form != "as_printed":
+            return super().marginals(steps, streams, public)
+        sizes, parts = steps.network.sizes, steps.gradient.split(steps.network.sizes, dim=1)
+        chosen = self._blocks_sent(sizes, Round(streams, published=public), steps.gradient.device)
+        factor, probability = two_point(self.epsilon)
+        more, less, compared = [], [], []
+        for part, places in zip(parts, chosen, strict=True):
+            coefficients = dct(part)
+            centre = _centre(coefficients.gather(1, places))
+            more.append(centre + factor * (coefficients - centre))
+            less.append(centre + (coefficients - centre) / factor)
+            compared.append(torch.zeros_like(part, dtype=torch.bool).scatter_(1, places, True))
+
+        def transformed(messages: torch.Tensor) -> torch.Tensor:
+            return torch.cat([dct(part) for part in messages.split(sizes, dim=1)], dim=1)
+
+        chance = torch.full_like(steps.gradient, probability)
+        return Marginals(
+            torch.cat(more, dim=1), None, chance, torch.cat(less, dim=1), torch.cat(compared, dim=1), transformed
+        )
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """The factor that fits the coefficients that were sent, ``[n, 1]``."""

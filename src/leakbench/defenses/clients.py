@@ -189,7 +189,7 @@ class PublicMechanism:
             return self.defense.fitted_scale(received, steps)
         users = self._marginals(steps, public)
         compared = None if users.compared is None else users.compared[:, 0]
-        return least_squares_scale(received.values, users.expected().mean(dim=1), compared)
+        return least_squares_scale(users.in_basis(received.values), users.expected().mean(dim=1), compared)
 
     def _marginals(self, steps: ClientSteps, public: Streams | None) -> Marginals:
         return self.defense.marginals(steps, steps.streams, public).of_users(self.users)

@@ -23,6 +23,7 @@ from leakbench.defenses.base import (
     least_squares_scale,
 )
 from leakbench.defenses.densities import exact_variance
+from leakbench.defenses.marginals import Marginals
 from leakbench.federated.matrices import Matrices, Matrix
 from leakbench.federated.message import FLOAT_BITS, CodedMessage, Message, Received
 from leakbench.federated.step import ClientSteps
@@ -33,6 +34,8 @@ from leakbench.randomness import Streams
 
 NEGLIGIBLE = 1e-10
 """Squared singular value, as a part of the largest, that is rounding."""
+SOFTNESS = 0.01
+"""Width, as a part of the energy, in which singular values of a candidate fade out."""
 
 
 class Spectrum(NamedTuple):
@@ -81,15 +84,19 @@ class TruncatedSVD(Defense):
 
         def truncated(_: int, wide: torch.Tensor) -> torch.Tensor:
             squares, vectors = spectrum(wide)
-            total = squares.cumsum(dim=1)
-            rank = 1 + (total[:, :-1] < self.energy * total[:, -1:]).sum(dim=1)
-            ranks.append(rank)
-            places = torch.arange(squares.shape[1], device=wide.device)
-            vectors = vectors * (places < rank[:, None])[:, None, :]
+            kept = self._kept(squares)
+            ranks.append(kept.sum(dim=1))
+            vectors = vectors * kept[:, None, :]
             return (vectors @ (vectors.mT @ wide.double())).to(wide)
 
         values = matrices.changed_wide(steps.gradient, truncated)
         return CodedMessage(values, size=_bits(matrices, ranks))
+
+    def _kept(self, squares: torch.Tensor) -> torch.Tensor:
+        """Squared singular values that are sent, as a mask, ``[n, side]``."""
+        total = squares.cumsum(dim=1)
+        rank = 1 + (total[:, :-1] < self.energy * total[:, -1:]).sum(dim=1)
+        return torch.arange(squares.shape[1], device=squares.device) < rank[:, None]
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Singular values that were sent are exact, and no other one exceeds the smallest of them, ``[n]``.
@@ -109,6 +116,21 @@ class TruncatedSVD(Defense):
         apart = matrices.changed_wide(fixed, surplus)
         slope = -precision * apart
         return with_slope(steps.gradient, 0.5 * torch.linalg.vecdot(slope, apart), slope)
+
+    def marginals(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Marginals:
+        """The message, with singular values that fade out: a search does not see beyond the step of a threshold."""
+
+        def faded(_: int, wide: torch.Tensor) -> torch.Tensor:
+            exact = wide.double()
+            squares, vectors = spectrum(wide)
+            turned = vectors.mT @ exact
+            products = turned @ turned.mT  # diagonal, with the derivatives of the squares and of the vectors
+            squares = products.diagonal(dim1=1, dim2=2)
+            before = (squares.cumsum(dim=1) - squares) / squares.sum(dim=1, keepdim=True).clamp(min=1e-300)
+            parts = torch.sigmoid((self.energy - before) / SOFTNESS)
+            return (vectors @ _function(products, parts) @ turned).to(wide)
+
+        return Marginals(Matrices(steps.network.shapes).changed_wide(steps.gradient, faded))
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """By least squares over what was sent, ``[n, 1]``."""
@@ -151,17 +173,15 @@ class PowerSGD(Defense):
 
     def protect_round(self, steps: ClientSteps, round: Round) -> tuple[Message, ClientState]:
         matrices = Matrices(steps.network.shapes)
-        sizes = [self.rank * matrix.columns for matrix in matrices]
-        starts = list(round.state["start"].split(sizes, dim=1))
-        drawn = round.public.child("start").normal(sum(sizes), device=steps.gradient.device).split(sizes, dim=1)
-        whole = self._whole(matrices)
+        drawn, whole = self._drawn(round, steps.gradient, matrices), self._whole(matrices)
+        starts = list(round.state["start"].split([part[0].numel() for part in drawn], dim=1))
 
         def compressed(number: int, matrix: torch.Tensor) -> torch.Tensor:
             if whole[number]:
                 return matrix
-            start, new = (part[number].unflatten(1, (-1, self.rank)).double() for part in (starts, drawn))
+            start = starts[number].unflatten(1, (-1, self.rank)).double()
             size = torch.linalg.vector_norm(start, dim=1, keepdim=True)
-            start = torch.where(size > 0, start / size, new)  # of the same span, and so of the same message
+            start = torch.where(size > 0, start / size, drawn[number])  # of the same span, and so of the same message
             exact = matrix.double()
             basis = _orthonormal(exact @ start)
             factor = exact.mT @ basis
@@ -173,9 +193,34 @@ class PowerSGD(Defense):
         size = FLOAT_BITS * (sum(matrix.factors(self.rank) for matrix in matrices) + matrices.others)
         return CodedMessage(values, size), {"residual": update - values, "start": torch.cat(starts, dim=1)}
 
+    def _drawn(self, round: Round, like: torch.Tensor, matrices: Matrices) -> list[torch.Tensor]:
+        """The normal ``Q`` of every matrix, float64 ``[n, columns, rank]``, on the device of gradients ``like``."""
+        sizes = [self.rank * matrix.columns for matrix in matrices]
+        drawn = round.public.child("start").normal(sum(sizes), device=like.device).split(sizes, dim=1)
+        return [part.unflatten(1, (-1, self.rank)).double() for part in drawn]
+
     def _whole(self, matrices: Matrices) -> list[bool]:
         """Whether each matrix is sent as it is."""
         return [matrix.factors(self.rank) == matrix.rows * matrix.columns for matrix in matrices]
+
+    def marginals(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Marginals:
+        """The message of a first round, ``A (A' A)^-1 A' G`` where ``A = G Q``, differentiable in ``A`` as well."""
+        matrices = Matrices(steps.network.shapes)
+        whole, drawn = self._whole(matrices), self._drawn(Round(streams, published=public), steps.gradient, matrices)
+
+        def compressed(number: int, matrix: torch.Tensor) -> torch.Tensor:
+            if whole[number]:
+                return matrix
+            exact = matrix.double()
+            columns = exact @ drawn[number]
+            products = columns.mT @ columns
+            size = products.detach().diagonal(dim1=1, dim2=2).sum(dim=1)
+            least = (NEGLIGIBLE * size).clamp(min=torch.finfo(size.dtype).tiny)[:, None].expand(-1, self.rank)
+            factor = torch.linalg.solve(products + least.diag_embed(), columns.mT @ exact)
+            sent: torch.Tensor = columns @ factor
+            return sent.to(matrix)
+
+        return Marginals(matrices.changed(steps.gradient, compressed))
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """The density of ``P P' G``, which is sent exactly of the gradient ``G`` of a first round, ``[n]``.
@@ -207,6 +252,23 @@ class PowerSGD(Defense):
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement.none("what is sent is exact, and the rest is sent later")
+
+
+def _function(products: torch.Tensor, parts: torch.Tensor) -> torch.Tensor:
+    """The matrices whose eigenvalues are changed to ``parts``, in the basis of the eigenvectors, ``[n, side, side]``.
+
+    Their derivative is that of eigenvalues and eigenvectors: between ``i`` and ``j`` they change by
+    ``(k_i - k_j) / (s_i - s_j)`` times the old matrix, of eigenvalues ``s`` and parts ``k`` (Daleckii and Krein).
+
+    Args:
+        products: the old ones in that basis, where they are diagonal, differentiable, ``[n, side, side]``.
+        parts: the new eigenvalues, ``[n, side]``.
+    """
+    squares, fixed = products.detach().diagonal(dim1=1, dim2=2), parts.detach()
+    apart, gap = ((part[:, :, None] - part[:, None, :]) for part in (fixed, squares))
+    least = NEGLIGIBLE * squares[:, :1, None]
+    rate = torch.where(gap.abs() > least, apart / gap, 0.0)
+    return parts.diag_embed() + rate * (products - products.detach())
 
 
 def _orthonormal(columns: torch.Tensor) -> torch.Tensor:

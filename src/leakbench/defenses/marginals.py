@@ -7,6 +7,7 @@ mixture over all their combinations, coordinate by coordinate.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from leakbench.defenses.densities import widened
@@ -32,6 +33,7 @@ class Marginals(NamedTuple):
         chance: probability of the first values; may be differentiable. None where it is one.
         others: the other values; zero where None.
         compared: the coordinates that say something of the images, boolean; all where None.
+        basis: orthonormal change of coordinates of messages ``[n, d]``, in which they are as above; none where None.
     """
 
     values: torch.Tensor
@@ -39,11 +41,17 @@ class Marginals(NamedTuple):
     chance: torch.Tensor | None = None
     others: torch.Tensor | None = None
     compared: torch.Tensor | None = None
+    basis: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def of_users(self, users: int) -> Marginals:
         """The same of consecutive ``users`` messages together, ``[n / users, users, d]``."""
-        others = (None if part is None else part.unflatten(0, (-1, users)) for part in self[1:])
-        return Marginals(self.values.unflatten(0, (-1, users)), *others)
+        parts = (self.variance, self.chance, self.others, self.compared)
+        split = (None if part is None else part.unflatten(0, (-1, users)) for part in parts)
+        return Marginals(self.values.unflatten(0, (-1, users)), *split)._replace(basis=self.basis)
+
+    def in_basis(self, messages: torch.Tensor) -> torch.Tensor:
+        """Messages ``[n, d]`` in the coordinates of the laws."""
+        return messages if self.basis is None else self.basis(messages)
 
     def expected(self) -> torch.Tensor:
         """The mean of coordinates, of the shape of :attr:`values`."""
@@ -63,7 +71,7 @@ def likelihood_of_mean(received: Received, users: Marginals) -> torch.Tensor:
         received: the means.
         users: their marginals, ``[n, users, d]`` each.
     """
-    values, count = received.values, users.values.shape[1]
+    values, count = users.in_basis(received.values), users.values.shape[1]
     noise = values.new_zeros(len(values), 1)
     if users.variance is not None:
         noise = users.variance.detach().sum(dim=1) / count**2

@@ -24,6 +24,8 @@ UNLIKELY = 0.01
 
 SOFTNESS = 0.1
 """Width over which a sign turns, as a part of its tensor's mean magnitude, in the eyes of an attacker."""
+SOFTNESS_IN_SUMS = 0.01
+"""The same of users' signs that are seen as a sum, a mixture that is smooth by itself."""
 SCALE_WIDTH = 0.1
 """Relative width of a tensor's mean magnitude, which is sent exactly, in the eyes of an attacker."""
 
@@ -96,9 +98,9 @@ def likelihood_of_signs(
 
 
 def marginals_of_signs(gradient: torch.Tensor, tensors: Tensors) -> Marginals:
-    """Signs of gradients ``[n, d]`` times mean magnitudes of tensors, with the probabilities of :class:`SignSGD`."""
+    """Signs of gradients ``[n, d]`` times mean magnitudes of tensors."""
     magnitude = tensors.spread(tensors.mean(gradient.abs()))
-    width = (SOFTNESS * magnitude).clamp(min=torch.finfo(gradient.dtype).tiny)
+    width = (SOFTNESS_IN_SUMS * magnitude).clamp(min=torch.finfo(gradient.dtype).tiny)
     return Marginals(magnitude, chance=torch.sigmoid(gradient / width), others=-magnitude)
 
 
