@@ -681,7 +681,7 @@ class TestAdaptive:
             (Rounding, {"scale": 0.05}, lambda ig: Simulated(attack=ig)),
             (QSGD, {"levels": 15}, lambda ig: Likelihood(attack=ig)),
             (OptimalClippedNoise, {"scale": 0.01, "clip": 0.05}, lambda ig: Likelihood(attack=ig)),
-            (Soteria, {"fraction": 0.4}, lambda ig: Masked(attack=ig)),
+            (Soteria, {"fraction": 0.4}, lambda ig: Likelihood(attack=ig)),
         ],
     )
     def test_is_what_the_defense_declares(
