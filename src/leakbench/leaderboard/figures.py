@@ -46,6 +46,8 @@ STRONGEST = "#D55E00"
 """Colour of the frame around the strongest attack."""
 ATTACKS = "#0072B2"
 """Colour of attacks."""
+LONGEST = 12
+"""Characters of an attack's name that fit above its column; longer ones slant."""
 ROW = 0.19
 """Height of a line of the ranking, in inches."""
 IN_A_ROW = 4
@@ -398,7 +400,7 @@ def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
             _write(ax, column, height, value, "white" if value <= (low + high) / 2 else "black", strongest)
             rows.append(cell_of(board) | line.numbers | {"attack": attack, "leakage": value, "strongest": strongest})
     ax.axhline(0.5, color="white", linewidth=2.5)
-    long = any("," in attack for attack in attacks)  # with a state of training
+    long = any(len(attack) > LONGEST for attack in attacks)
     slanted: dict[str, Any] = {"rotation": 45, "ha": "left", "rotation_mode": "anchor"} if long else {}
     ax.set_xticks(range(len(attacks)), attacks, **slanted)
     ax.set_yticks(range(len(lines)), [line.name for line in lines])
