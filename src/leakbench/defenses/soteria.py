@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from leakbench.defenses.base import DEFENSES, PrivacyStatement, Schedule
-from leakbench.defenses.densities import kept_or_below
+from leakbench.defenses.densities import exact_variance, log_kernel
 from leakbench.defenses.marginals import Marginals
 from leakbench.defenses.pruning import Sparse
 from leakbench.errors import ConfigError
@@ -74,8 +74,15 @@ class Soteria(Sparse):
         return SparseMessage(steps.gradient, kept, positions=position_bits(most, layer.inputs))
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        """Kept coordinates are exact, and pruned columns say nothing, ``[n]``."""
-        return kept_or_below(received, steps.gradient, None)
+        """Sent coordinates are exact, and pruned columns say nothing, ``[n]``."""
+        values, layer = received.values, steps.network.linear_layers[self._layer_of(steps.network)].weight
+
+        def compute() -> torch.Tensor:
+            known = torch.ones_like(values)
+            known[:, layer] = (values[:, layer] != 0).to(values)
+            return known / exact_variance(values)
+
+        return log_kernel(values - steps.gradient, received.once((self, "precision"), compute))
 
     def marginals(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Marginals:
         """Everything but the layer: of several users' columns it is unknown whose were pruned."""
