@@ -58,7 +58,7 @@ def test_numbers_needs_and_declarations(pages: dict[str, str]) -> None:
     assert re.search(r"\| `lamp_l1l2` \|.*\| 25 \(1.4\) \|.*200 every 75 \| 60 \|", pages["attacks"])
     assert "Needs `labels`, `pixel_range`." in attacks["ig_library"]
     assert "needs `mechanism` beside what the attack inside needs" in attacks["simulated"]
-    assert "Adaptive attacker: `masked`." in defenses["soteria"]
+    assert "Adaptive attacker: `likelihood`." in defenses["soteria"]
     assert "Changes data." in defenses["natural_channel"]
     assert set(DEFENSES) >= defenses.keys()
 
