@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -227,6 +228,21 @@ def test_what_shows_no_image_is_the_mean_image_inside_the_range(gradient: float)
     assert found.isfinite().all() and found.min() >= knowledge.pixel_range.min()  # type: ignore[union-attr]
     if not gradient:
         torch.testing.assert_close(found, knowledge.auxiliary_images.mean(dim=0).expand_as(found))  # type: ignore[union-attr]
+
+
+def test_noisy_images_leave_the_range() -> None:
+    """A posterior mean needs the noise as it is."""
+    data = Digits(size=8)
+    images, labels = victims(data, n=3, batch=4)
+    images = images + torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
+    low, high = (data.normalise(torch.full((1, *data.shape), value)).flatten()[0] for value in (0.0, 1.0))
+    knowledge = replace(auxiliary(data), pixel_range=torch.stack([low, high]))
+    attack = RobbingTheFed()
+    network = attack.prepare(build_network(LeNet(), data.shape, data.classes, 0), (4, *data.shape), knowledge)
+    seen = observe(network, images, labels)
+    valid, noisy = (attacked(each, seen, knowledge) for each in (attack, attack.without_prior()))
+    assert torch.equal(noisy.clamp(low, high), valid) and not torch.equal(noisy, valid)
+    assert attack.without_prior().parameters() == attack.parameters()
 
 
 def test_wrappers_send_the_same_model() -> None:

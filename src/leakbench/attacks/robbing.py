@@ -16,7 +16,7 @@ import copy
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from leakbench.attacks.analytic import INSTEAD, first_layer, opening
 from leakbench.attacks.base import ATTACKS, Attack, ClientSetup, Grant, Knowledge, Observations, Reconstruction
@@ -66,6 +66,7 @@ class RobbingTheFed(Attack):
         0.0, ge=-10, le=10, description="mean brightness of images, in network inputs, without auxiliary ones"
     )
     spread: float = Field(0.4, gt=0, description="its standard deviation, likewise")
+    _valid_pixels: bool = PrivateAttr(True)
 
     @property
     def needs(self) -> frozenset[Grant]:
@@ -73,6 +74,11 @@ class RobbingTheFed(Attack):
 
     def auxiliary(self, granted: int) -> int:
         return granted  # a help, not a need
+
+    def without_prior(self) -> RobbingTheFed:
+        noisy = self.model_copy()
+        noisy._valid_pixels = False
+        return noisy
 
     def check_clients(self, clients: ClientSetup) -> None:
         self._check_images(clients.batch_shape)
@@ -128,7 +134,7 @@ class RobbingTheFed(Attack):
             ]
         )
         images = images.to(observations.gradients).view(-1, batch, *shape)
-        if knowledge.pixel_range is not None:
+        if knowledge.pixel_range is not None and self._valid_pixels:
             images = images.clamp(*knowledge.pixel_range.to(images))
         return Reconstruction(images, None, torch.full((len(images),), -1, device=images.device))
 
