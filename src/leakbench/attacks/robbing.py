@@ -66,7 +66,7 @@ class RobbingTheFed(Attack):
         0.0, ge=-10, le=10, description="mean brightness of images, in network inputs, without auxiliary ones"
     )
     spread: float = Field(0.4, gt=0, description="its standard deviation, likewise")
-    _valid_pixels: bool = PrivateAttr(True)
+    _valid_pixels: bool = PrivateAttr(True)  # or else as read, for who takes the noise off
 
     @property
     def needs(self) -> frozenset[Grant]:

@@ -121,14 +121,14 @@ class TruncatedSVD(Defense):
         """The message, with singular values that fade out: a search does not see beyond the step of a threshold."""
 
         def faded(_: int, wide: torch.Tensor) -> torch.Tensor:
-            exact = wide.double()
-            squares, vectors = spectrum(wide)
-            turned = vectors.mT @ exact
+            vectors = spectrum(wide).vectors
+            turned = vectors.mT @ wide.double()
             products = turned @ turned.mT  # diagonal, with the derivatives of the squares and of the vectors
             squares = products.diagonal(dim1=1, dim2=2)
-            before = (squares.cumsum(dim=1) - squares) / squares.sum(dim=1, keepdim=True).clamp(min=1e-300)
+            energy = squares.sum(dim=1, keepdim=True).clamp(min=torch.finfo(squares.dtype).tiny)
+            before = (squares.cumsum(dim=1) - squares) / energy
             parts = torch.sigmoid((self.energy - before) / SOFTNESS)
-            return (vectors @ _function(products, parts) @ turned).to(wide)
+            return (vectors @ _with_eigenvalues(products, parts) @ turned).to(wide)
 
         return Marginals(Matrices(steps.network.shapes).changed_wide(steps.gradient, faded))
 
@@ -254,14 +254,14 @@ class PowerSGD(Defense):
         return PrivacyStatement.none("what is sent is exact, and the rest is sent later")
 
 
-def _function(products: torch.Tensor, parts: torch.Tensor) -> torch.Tensor:
-    """The matrices whose eigenvalues are changed to ``parts``, in the basis of the eigenvectors, ``[n, side, side]``.
+def _with_eigenvalues(products: torch.Tensor, parts: torch.Tensor) -> torch.Tensor:
+    """Symmetric matrices with other eigenvalues, in the basis of their eigenvectors, ``[n, side, side]``.
 
-    Their derivative is that of eigenvalues and eigenvectors: between ``i`` and ``j`` they change by
-    ``(k_i - k_j) / (s_i - s_j)`` times the old matrix, of eigenvalues ``s`` and parts ``k`` (Daleckii and Krein).
+    Differentiable in the matrices, eigenvectors included: entry ``(i, j)`` changes by ``(k_i - k_j) / (s_i - s_j)``
+    times the change of the matrix, where ``s`` are its eigenvalues and ``k`` the new ones (Daleckii and Krein 1965).
 
     Args:
-        products: the old ones in that basis, where they are diagonal, differentiable, ``[n, side, side]``.
+        products: the matrices in that basis, where they are diagonal, ``[n, side, side]``; largest eigenvalues first.
         parts: the new eigenvalues, ``[n, side]``.
     """
     squares, fixed = products.detach().diagonal(dim1=1, dim2=2), parts.detach()

@@ -45,8 +45,6 @@ from leakbench.theory.optimal_noise import (
 
 STAGED: tuple[Mapping[str, Any], ...] = ({"name": "likelihood", "stages": 2},)
 """The attacker: what is noisy, or pruned, depends on the images, and is taken anew at an estimate of them."""
-
-
 SOFTNESS = 0.1
 """Width, in logarithms of ratios, in which a coordinate may be pruned or not: sensitivities are estimated."""
 

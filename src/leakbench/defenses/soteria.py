@@ -75,7 +75,7 @@ class Soteria(Sparse):
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Sent coordinates are exact, and pruned columns say nothing, ``[n]``."""
-        values, layer = received.values, steps.network.linear_layers[self._layer_of(steps.network)].weight
+        values, layer = received.values, self._weight(steps.network)
 
         def compute() -> torch.Tensor:
             known = torch.ones_like(values)
@@ -87,8 +87,12 @@ class Soteria(Sparse):
     def marginals(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Marginals:
         """Everything but the layer: of several users' columns it is unknown whose were pruned."""
         compared = torch.ones_like(steps.gradient[:1], dtype=torch.bool)
-        compared[:, steps.network.linear_layers[self._layer_of(steps.network)].weight] = False
+        compared[:, self._weight(steps.network)] = False
         return Marginals(steps.gradient, compared=compared.expand_as(steps.gradient))
+
+    def _weight(self, network: Network) -> slice:
+        """The place of the layer's weights in a flat update."""
+        return network.linear_layers[self._layer_of(network)].weight
 
     def _layer_of(self, network: Network) -> str:
         names = list(network.linear_layers)
