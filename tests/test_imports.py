@@ -18,7 +18,11 @@ can."""
 LIGHT = {*sys.stdlib_module_names, "leakbench", "pydantic", "yaml"}
 """Packages that planning imports."""
 
-HEAVY = {"leakbench.attacks.restoration.networks", "leakbench.libraries.energy"}
+HEAVY = {
+    "leakbench.attacks.restoration.denoiser",
+    "leakbench.attacks.restoration.networks",
+    "leakbench.libraries.energy",
+}
 """Modules of ours that import a heavy library: their classes derive from its own, or it is what they are about."""
 
 

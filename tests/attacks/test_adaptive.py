@@ -345,6 +345,7 @@ class TestAdaptive:
             return
         stack = Adaptive(attack=ECHO).against(declared)
         knowledge = Knowledge(
+            pixel_range=torch.tensor([-3.0, 3.0]).view(2, 1, 1, 1),
             noise_variance=variance_of(observations),
             auxiliary_images=1 + torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)),
             auxiliary_labels=torch.zeros(5, dtype=torch.long),
@@ -565,6 +566,61 @@ class TestPosteriorMean:
         moments = moments_of(auxiliary)
         expected = posterior_mean(noisy.flatten(2), moments.mean, moments.covariance, noise)
         torch.testing.assert_close(found.flatten(2), expected)
+
+    def test_a_network_does_better_than_any_linear_estimate(self, observations: Observations) -> None:
+        """Of exact noisy images, with an error that the attacker allows for: pixels have bounds, and digits edges."""
+        data = Digits(size=8)
+        auxiliary = data.normalise(data.load("train", range(500)).values)
+        bounds = data.normalise(torch.tensor([0.0, 1.0]).view(2, 1, 1, 1))
+        clean = data.normalise(data.load("test", range(150)).values).view(3, 50, 1, 8, 8)
+        victims = ClientData(data.normalise(data.load("train", range(500, 1000)).values)[None])
+        for kind in (NaturalChannel, WhiteChannel):
+            channel = kind(kappa=20).calibrate(victims)
+            assert isinstance(channel, NaturalChannel | WhiteChannel)
+            noise = channel.data_noise[0].covariance
+            Oracle.found[:] = [channel.protect_dataset(clean, torch.zeros(3, 50), STREAMS)[0]]
+            known = Knowledge(auxiliary_images=auxiliary, pixel_range=bounds, data_noise=[noise] * 3)
+
+            def found(attack: Attack, known: Knowledge = known) -> torch.Tensor:
+                return attack.reconstruct(observations, known, STREAMS).images
+
+            network = PosteriorMean(attack=Oracle(), estimate="network", iterations=200)
+            assert network.needs == {"auxiliary_images", "data_noise", "pixel_range"}
+            learned, linear = found(network), found(PosteriorMean(attack=Oracle(), error=0)).clamp(*bounds)
+            assert bool(((learned >= bounds[0]) & (learned <= bounds[1])).all())
+            before, after = (float((images - clean).square().mean()) for images in (linear, learned))
+            assert after < 0.9 * before, kind
+            torch.testing.assert_close(found(network), learned, rtol=0, atol=0)
+
+    def test_rounds_have_noise_of_their_own(self, observations: Observations) -> None:
+        """Single images of several rounds are denoised in their mean, as if the noise had that part of its variance."""
+        data = Digits(size=8)
+        auxiliary = data.normalise(data.load("train", range(150)).values)
+        noise = 0.3 * torch.eye(64, dtype=torch.float64)
+        known = Knowledge(auxiliary_images=auxiliary, data_noise=[noise] * 3)
+        first, second = torch.randn(2, 3, 1, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+        single = replace(observations, batch_shape=(1, 1, 8, 8))
+        rounds = replace(single, later=(replace(single, gradients=single.gradients + 1),))
+
+        class OfRound(Attack):
+            """Finds another image in each round."""
+
+            def reconstruct(self, seen: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
+                assert not seen.later
+                images = first if torch.equal(seen.gradients, single.gradients) else second
+                return Reconstruction(images, None, torch.full((len(seen),), -1))
+
+        OfRound.name, OfRound.version = "of_round", 1
+        found = PosteriorMean(attack=OfRound(), error=0).reconstruct(rounds, known, STREAMS).images
+        moments = moments_of(auxiliary)
+        expected = posterior_mean(((first + second) / 2).flatten(2), moments.mean, moments.covariance, noise / 2)
+        torch.testing.assert_close(found.flatten(2), expected)
+
+    def test_adaptive_says_how_long_networks_are_trained(self) -> None:
+        declared = ({"name": "posterior_mean", "estimate": "network"}, {"name": "masked"})
+        outer = Adaptive(attack=IGOptimalDefense(iterations=5), training=7).against(declared)
+        assert isinstance(outer, Masked) and isinstance(outer.attack, PosteriorMean)
+        assert outer.attack.iterations == 7
 
     def test_needs_noise_on_the_images(self, observations: Observations) -> None:
         with pytest.raises(Infeasible, match="no noise of a known covariance to the images"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -193,6 +194,28 @@ def test_the_posterior_mean_is_of_the_law_inside(problem: Problem) -> None:
     denoised = PosteriorMean(attack=inside, joint=False).reconstruct(problem.observations, known, problem.streams)
     assert not torch.equal(denoised.images, found.images)
     assert "joint" in searched.parameters() and "joint" not in PosteriorMean(attack=DLG()).parameters()
+
+
+def test_what_a_law_searches_for_is_denoised_with_its_noise(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network gets image and noise, in the mean of the rounds, and is trained on noise of so many rounds."""
+    variance = torch.full((64,), 0.5).double()
+    known = replace(problem.knowledge, data_noise=[variance] * 2)
+    seen = replace(problem.observations, later=(problem.observations,))
+    inside, levels, noisy = MAP(iterations=5), [], []
+
+    def trained(images: torch.Tensor, noise: torch.Tensor, *_: object) -> Callable[[torch.Tensor], torch.Tensor]:
+        levels.append(noise)
+        return lambda given: noisy.append(given) or given + 1  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr("leakbench.attacks.restoration.denoiser.trained_denoiser", trained)
+    found = PosteriorMean(attack=inside, estimate="network").reconstruct(seen, known, problem.streams)
+    assert inside.of_noisy_images is not None
+    search = Search(inside.of_noisy_images, seen, known)  # type: ignore[arg-type]
+    raw = inside.of_noisy_images.reconstruct(seen, known, problem.streams)
+    assert raw.noisy is not None and not torch.equal(raw.noisy, raw.images) and len(search.later) == 1
+    torch.testing.assert_close(found.images, raw.noisy + 1)
+    torch.testing.assert_close(noisy[0], raw.noisy.flatten(0, 1))
+    torch.testing.assert_close(levels[0], variance / 2)
 
 
 def test_images_of_the_law_are_clipped(problem: Problem) -> None:

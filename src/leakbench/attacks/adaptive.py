@@ -162,10 +162,13 @@ class Adaptive(Wrapper):
     total variation, where the cosine distance of a published attack may do without any.
     """
 
-    added: ClassVar[tuple[str, ...]] = ("prior", "iterations")
+    added: ClassVar[tuple[str, ...]] = ("prior", "iterations", "training")
 
     prior: float = Field(1.0, gt=0, description="factor of the weights of the regularisers of the attack inside")
     iterations: int | None = Field(None, ge=1, description="of the attack inside; its own by default")
+    training: int | None = Field(
+        None, ge=1, description="steps in which a wrapper trains a network, if it does; its own by default"
+    )
 
     @model_validator(mode="after")
     def _searches(self) -> Adaptive:
@@ -186,6 +189,8 @@ class Adaptive(Wrapper):
         for declared in adaptive or DEFAULT:
             given = dict(declared)
             wrapper = ATTACKS.get(str(given.pop("name", None)), "the defense's declaration 'adaptive'")
+            if self.training is not None and "iterations" in wrapper.model_fields:
+                given["iterations"] = self.training
             attack = wrapper(**given, **{"attack": attack})
         return attack
 
@@ -331,15 +336,18 @@ class PosteriorMean(Wrapper):
     """Denoise the reconstruction: noise was on the images, so a perfect reconstruction is noisy.
 
     The attack inside searches for the noisy images, so without a box of valid pixels and without penalties that clean
-    images alone keep small. The estimate is the linear one of least mean squared error, which no other beats on normal
-    images. Mean and covariance come from auxiliary images. What it errs by given the exact noisy images is
-    :func:`leakbench.theory.reconstruction_bound.gaussian_error`.
+    images alone keep small. The linear estimate is the one of least mean squared error, which no other beats on normal
+    images: what it errs by given the exact noisy images is
+    :func:`leakbench.theory.reconstruction_bound.gaussian_error`. On others a network does better. Mean and covariance
+    come from auxiliary images, and the network learns from them.
 
+    Noise is drawn anew in every round, so that single images are reconstructed from each, and their mean is denoised.
     An attack inside that has a law of images searches for images and noise at once, under the law of both, with noise
-    of its own in every round (``joint``).
+    of its own in every round (``joint``); a network denoises their sum.
     """
 
     adds: ClassVar[frozenset[Grant]] = frozenset({"auxiliary_images", "data_noise"})
+    added: ClassVar[tuple[str, ...]] = ("estimate", "iterations")
 
     error: float = Field(
         0.1,
@@ -351,6 +359,12 @@ class PosteriorMean(Wrapper):
         True,
         description="of an attack with a law of images: search for images and noise at once, with nothing to denoise",
     )
+    estimate: Literal["linear", "network"] = Field(
+        "linear",
+        description="linear: from mean and covariance; network: of a small network, trained on auxiliary images with "
+        "noise on them",
+    )
+    iterations: int = Field(1000, ge=1, description="steps in which the network is trained, of 16 images")
 
     def parameters(self) -> dict[str, Any]:
         parameters = super().parameters()
@@ -369,27 +383,57 @@ class PosteriorMean(Wrapper):
 
     @property
     def needs(self) -> frozenset[Grant]:
-        return (self._searched or self.attack.without_prior()).needs | self.adds
+        learned: frozenset[Grant] = frozenset({"pixel_range"} if self.estimate == "network" else ())
+        return (self._searched or self.attack.without_prior()).needs | self.adds | learned
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         if knowledge.data_noise is None:
             raise Infeasible("the defense adds no noise of a known covariance to the images")
-        if (noisy := self._searched) is not None:
-            return noisy.reconstruct(observations, knowledge, streams)
-        assert knowledge.auxiliary_images is not None
-        reconstruction = self.attack.without_prior().reconstruct(observations, knowledge, streams)
-        images, moments = reconstruction.images.clone(), moments_of(knowledge.auxiliary_images)
-        shared: dict[int, list[int]] = {}  # settings and clients share covariances, whose inverses are costly
+        if (attack := self._searched) is not None:
+            reconstruction = attack.reconstruct(observations, knowledge, streams)
+            if self.estimate == "linear":
+                return reconstruction
+            assert reconstruction.noisy is not None
+            return self._denoised(reconstruction, reconstruction.noisy, 1 + len(observations.later), knowledge)
+        attack = self.attack.without_prior()
+        if not observations.later or observations.batch_shape[0] > 1:  # of batches each round has an order of its own
+            reconstruction = attack.reconstruct(observations, knowledge, streams)
+            return self._denoised(reconstruction, reconstruction.images, 1, knowledge)
+        rounds = [
+            attack.reconstruct(*each, streams.child("round", number) if number else streams)
+            for number, each in enumerate(each_round(observations, knowledge))
+        ]
+        noisy = torch.stack([each.images for each in rounds]).mean(dim=0)
+        return self._denoised(rounds[0], noisy, len(rounds), knowledge)
+
+    def _denoised(
+        self, reconstruction: Reconstruction, noisy: torch.Tensor, rounds: int, knowledge: Knowledge
+    ) -> Reconstruction:
+        """The reconstruction with denoised images instead, from means of noisy ones of so many rounds."""
+        assert knowledge.data_noise is not None
+        images = noisy.clone()
+        shared: dict[int, list[int]] = {}  # settings and clients share covariances, whose estimates are costly
         for row, covariance in enumerate(knowledge.data_noise):
             shared.setdefault(id(covariance), []).append(row)
-        for rows in shared.values():
-            noise = knowledge.data_noise[rows[0]].to(moments.covariance)
-            error = (self.error * moments.covariance.diagonal().mean()).expand(len(moments.mean))
-            noise = noise + (error if noise.dim() == 1 else error.diag())
-            chosen = images[rows]
-            estimate = posterior_mean(chosen.flatten(-3), moments.mean, moments.covariance, noise)
-            images[rows] = estimate.view_as(chosen)
+        for alike in shared.values():
+            images[alike] = self._estimated(noisy[alike], knowledge.data_noise[alike[0]] / rounds, knowledge)
         return replace(reconstruction, images=images)
+
+    def _estimated(self, noisy: torch.Tensor, noise: torch.Tensor, knowledge: Knowledge) -> torch.Tensor:
+        """Images ``[n, B, C, H, W]`` without the noise of this covariance."""
+        known, bounds = knowledge.auxiliary_images, knowledge.pixel_range
+        assert known is not None
+        moments = moments_of(known)
+        noise, error = noise.to(moments.covariance), self.error * moments.covariance.diagonal().mean()
+        if self.estimate == "network":
+            from leakbench.attacks.restoration.denoiser import trained_denoiser
+
+            assert bounds is not None
+            denoised = trained_denoiser(known, noise, float(error.sqrt()), bounds, self.iterations)
+            return denoised(noisy.flatten(0, 1)).view_as(noisy)
+        white = error.expand(len(moments.mean))
+        total = noise + (white if noise.dim() == 1 else white.diag())
+        return posterior_mean(noisy.flatten(-3), moments.mean, moments.covariance, total).view_as(noisy)
 
 
 def _noise_variance(knowledge: Knowledge) -> torch.Tensor:

@@ -413,6 +413,7 @@ class Reconstruction:
         chosen: the numbers that it chose for itself, :attr:`Attack.chooses`, ``[n]`` each.
         tokens: the estimated sentences, as token ids ``[n, B, L]``; None for images.
         probabilities: of the labels, ``[n, B, classes]``, where they were varied with the images; else None.
+        noisy: the images with the noise that was searched for with them, in the mean of all rounds; else None.
     """
 
     images: torch.Tensor
@@ -422,6 +423,7 @@ class Reconstruction:
     tokens: torch.Tensor | None = None
     chosen: Mapping[str, torch.Tensor] = field(default_factory=dict)
     probabilities: torch.Tensor | None = None
+    noisy: torch.Tensor | None = None
 
     def rows(self, start: int, stop: int) -> Reconstruction:
         """The reconstruction of observations ``start`` to ``stop``."""

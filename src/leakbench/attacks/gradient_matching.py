@@ -313,7 +313,23 @@ class Search:
         images, scores = self.candidates(minimum.points, self.given(trials))
         labels = self.labels if scores is None else scores.argmax(dim=-1)
         probabilities = None if scores is None else scores.softmax(dim=-1)
-        return Reconstruction(images, minimum.objective, minimum.diverged_at, labels, probabilities=probabilities)
+        return Reconstruction(
+            images,
+            minimum.objective,
+            minimum.diverged_at,
+            labels,
+            probabilities=probabilities,
+            noisy=self._noisy(images, minimum.points, trials),
+        )
+
+    def _noisy(self, images: torch.Tensor, variables: torch.Tensor, trials: torch.Tensor) -> torch.Tensor | None:
+        """Images ``[n, B, C, H, W]`` with the noise of the variables, in the mean of all rounds."""
+        every = [each.noise for each in (self, *self.later) if each.noise is not None]
+        if not every:
+            return None
+        latents = variables[:, : self.variables].unflatten(1, self.varied)
+        noises = [torch.func.vmap(noise)(latents, *self.given(trials)["expected"]) for noise in every]
+        return images + torch.stack(noises).mean(dim=0).view_as(images)
 
     def given(self, trials: torch.Tensor) -> TrialData:
         """Data that variables of the trials ``[m]`` become candidates with."""

@@ -13,6 +13,7 @@ from leakbench.attacks.base import Grant, Knowledge
 from leakbench.attacks.image_law import ImageLaw
 from leakbench.attacks.interpolation import Interpolation, downfit, upsampling
 from leakbench.attacks.parts import Part
+from leakbench.data.covariance import root
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
 from leakbench.numerics.adam import Adam
@@ -409,15 +410,6 @@ class _Expected:
             return clipped + LEAK * (images - clipped)
 
         return decode
-
-
-def root(covariance: torch.Tensor) -> torch.Tensor:
-    """Standard deviations ``[P]`` of variances ``[P]``; of a covariance ``[P, P]`` ``R`` with ``R R'`` equal to it."""
-    if covariance.dim() == 1:
-        return covariance.sqrt()
-    values, vectors = torch.linalg.eigh(covariance.double())
-    matrix: torch.Tensor = vectors * values.clamp(min=0).sqrt()
-    return matrix
 
 
 Unknown = Annotated[Pixels | Upsampled | Decoder | NormalImages, Field(discriminator="kind")]

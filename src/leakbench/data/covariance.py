@@ -118,3 +118,12 @@ def moments_of(images: torch.Tensor) -> Moments:
     running = RunningMoments()
     running.update(images)
     return running.moments()
+
+
+def root(covariance: torch.Tensor) -> torch.Tensor:
+    """Standard deviations ``[P]`` of variances ``[P]``; of a covariance ``[P, P]`` ``R`` with ``R R'`` equal to it."""
+    if covariance.dim() == 1:
+        return covariance.sqrt()
+    values, vectors = torch.linalg.eigh(covariance.double())
+    matrix: torch.Tensor = vectors * values.clamp(min=0).sqrt()
+    return matrix
