@@ -338,8 +338,8 @@ class PosteriorMean(Wrapper):
     The attack inside searches for the noisy images, so without a box of valid pixels and without penalties that clean
     images alone keep small. The linear estimate is the one of least mean squared error, which no other beats on normal
     images: what it errs by given the exact noisy images is
-    :func:`leakbench.theory.reconstruction_bound.gaussian_error`. On others a network does better. Mean and covariance
-    come from auxiliary images, and the network learns from them.
+    :func:`leakbench.theory.reconstruction_bound.gaussian_error`. A network may do better on others. Mean and
+    covariance come from auxiliary images, and the network learns from them.
 
     Noise is drawn anew in every round, so that single images are reconstructed from each, and their mean is denoised.
     An attack inside that has a law of images searches for images and noise at once, under the law of both, with noise
@@ -357,19 +357,22 @@ class PosteriorMean(Wrapper):
     )
     joint: bool = Field(
         True,
-        description="of an attack with a law of images: search for images and noise at once, with nothing to denoise",
+        description="of an attack with a law of images: search for images and noise at once, whose sum a network "
+        "denoises",
     )
     estimate: Literal["linear", "network"] = Field(
         "linear",
-        description="linear: from mean and covariance; network: of a small network, trained on auxiliary images with "
+        description="linear: from mean and covariance; network: by a small network, trained on auxiliary images with "
         "noise on them",
     )
-    iterations: int = Field(1000, ge=1, description="steps in which the network is trained, of 16 images")
+    iterations: int = Field(1000, ge=1, description="steps in which the network is trained")
 
     def parameters(self) -> dict[str, Any]:
         parameters = super().parameters()
         if self.attack.of_noisy_images is None:
             parameters.pop("joint")  # which then says nothing
+        if self.estimate == "linear":
+            parameters.pop("iterations", None)  # likewise
         return parameters
 
     @property
@@ -396,7 +399,7 @@ class PosteriorMean(Wrapper):
             assert reconstruction.noisy is not None
             return self._denoised(reconstruction, reconstruction.noisy, 1 + len(observations.later), knowledge)
         attack = self.attack.without_prior()
-        if not observations.later or observations.batch_shape[0] > 1:  # of batches each round has an order of its own
+        if not observations.later or observations.batch_shape[0] > 1:  # each round orders a batch anew
             reconstruction = attack.reconstruct(observations, knowledge, streams)
             return self._denoised(reconstruction, reconstruction.images, 1, knowledge)
         rounds = [
@@ -409,7 +412,7 @@ class PosteriorMean(Wrapper):
     def _denoised(
         self, reconstruction: Reconstruction, noisy: torch.Tensor, rounds: int, knowledge: Knowledge
     ) -> Reconstruction:
-        """The reconstruction with denoised images instead, from means of noisy ones of so many rounds."""
+        """The reconstruction with images ``noisy [n, B, C, H, W]``, means of so many rounds, without their noise."""
         assert knowledge.data_noise is not None
         images = noisy.clone()
         shared: dict[int, list[int]] = {}  # settings and clients share covariances, whose estimates are costly

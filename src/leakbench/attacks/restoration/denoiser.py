@@ -32,7 +32,9 @@ RISING = 0.1
 
 
 class Residual(nn.Module):
-    """A U-Net that begins as zero, from images and what of them is valid to what is missing in the latter.
+    """A U-Net from noisy and clipped images ``[n, 2 C, H, W]`` to the latter's errors ``[n, C, H, W]``, zero at first.
+
+    That of :mod:`leakbench.attacks.restoration.networks` denoises as well and takes three times as long.
 
     Args:
         colours: channels of the images.
@@ -74,7 +76,7 @@ def trained_denoiser(
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """Train a network to find the images from noisy ones, by their squared error.
 
-    What it draws depends on nothing: victims of one setting of a defense share it, whoever is attacked beside them.
+    Its draws are always the same: victims of one setting share the network, whoever is attacked beside them.
 
     Args:
         images: clean, ``[N, C, H, W]``.
