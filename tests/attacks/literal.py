@@ -189,3 +189,13 @@ def _lbfgs(attack: GradientMatching, variables: Tensors, cost: Callable[[], torc
         return float(value.detach())
 
     optimiser.step(closure)
+
+
+class Half:
+    """A denoiser that halves images, whatever the noise."""
+
+    span = 1.0
+
+    def __call__(self, noisy: torch.Tensor, deviation: torch.Tensor) -> torch.Tensor:
+        assert deviation.shape == noisy.shape[:1]
+        return noisy / 2

@@ -18,30 +18,28 @@ from leakbench.attacks.adaptive import (
     DroppedLayers,
     Imputed,
     Masked,
-    PosteriorMean,
     Weighted,
     Wrapper,
 )
 from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction
+from leakbench.attacks.most_probable import MAP
+from leakbench.attacks.noisy_images import PosteriorMean
+from leakbench.attacks.plug_and_play import Denoising
 from leakbench.attacks.post_processing import PostProcessed
 from leakbench.attacks.presets import TAG, IGOptimalDefense
 from leakbench.attacks.reference import Grey
 from leakbench.attacks.regularisers import BatchNormStatistics, PixelBox, TotalVariation
 from leakbench.attacks.simulation import Simulated
-from leakbench.data.covariance import moments_of
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import DEFENSES, ActsOn
-from leakbench.defenses.channel import NaturalChannel, PersonalizedChannel, WhiteChannel
 from leakbench.defenses.clients import PublicMechanism
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.defenses.pruning import MagnitudePruning
 from leakbench.errors import ConfigError, Infeasible, ObservationError, UnknownName
-from leakbench.federated.client_data import ClientData
 from leakbench.federated.step import ClientSteps
 from leakbench.models.base import Network, build_network
 from leakbench.models.lenet import LeNet
 from leakbench.randomness import Streams
-from leakbench.theory.denoising import posterior_mean
 
 STREAMS = Streams([("adaptive", row) for row in range(3)])
 NOTHING = Knowledge()
@@ -398,6 +396,23 @@ class TestAdaptive:
         with pytest.raises(UnknownName, match="declaration 'adaptive': unknown attack 'maskd'; did you mean 'masked'"):
             Adaptive(attack=ECHO).against(({"name": "maskd"},))
 
+    def test_denoises_as_it_is_told(self) -> None:
+        """The attack inside, if it can, and wrappers that denoise by their declaration; others do not."""
+        declared = ({"name": "posterior_mean", "denoising": {"weight": 0.5}}, {"name": "masked"})
+        denoising = Denoising(levels=3)
+        outer = Adaptive(attack=MAP(), denoising=denoising).against(declared)
+        assert isinstance(outer, Masked) and isinstance(outer.attack, PosteriorMean)
+        assert outer.attack.denoising == denoising and outer.attack.attack == MAP(denoising=denoising)
+        linear = Adaptive(attack=IGOptimalDefense(iterations=5), denoising=denoising).against(
+            [{"name": "posterior_mean"}]
+        )
+        assert (
+            isinstance(linear, PosteriorMean)
+            and linear.denoising is None
+            and linear.attack == IGOptimalDefense(iterations=5)
+        )
+        assert "denoising" not in Adaptive(attack=MAP()).parameters()
+
 
 class TestIdentity:
     def test_holds_the_attack_inside(self) -> None:
@@ -482,18 +497,6 @@ class TestCheck:
         assert str(caught.value) == f"observation 0 of 3 {said}, as do 1 others; look at what the defense sends"
 
 
-class Oracle(Attack):
-    """Finds the noisy images exactly."""
-
-    name: ClassVar[str] = "oracle"
-    version: ClassVar[int] = 1
-    found: ClassVar[list[torch.Tensor]] = []
-
-    def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
-        (images,) = self.found
-        return Reconstruction(images, None, torch.full((len(observations),), -1))
-
-
 def test_without_prior() -> None:
     """Penalties on what clean images are like go, whatever is around them; others stay."""
     kept = BatchNormStatistics(weight=0.1)
@@ -506,122 +509,3 @@ def test_without_prior() -> None:
     )
     assert Masked(attack=PostProcessed(attack=search)).without_prior() == Masked(attack=free)
     assert ECHO.without_prior() is ECHO
-
-
-class TestPosteriorMean:
-    def test_helps_against_channels(self, observations: Observations) -> None:
-        """Even a perfect reconstruction is a noisy image; mean and covariance of other digits take most noise off."""
-        data = Digits(size=8)
-        auxiliary = data.normalise(data.load("train", range(500)).values)
-        clean = data.normalise(data.load("test", range(6)).values).view(3, 2, 1, 8, 8)
-        victims = ClientData(data.normalise(data.load("train", range(500, 1000)).values)[None])
-        for kind in (NaturalChannel, WhiteChannel, PersonalizedChannel):
-            channel = kind(kappa=20).calibrate(victims)
-            assert isinstance(channel, NaturalChannel | WhiteChannel | PersonalizedChannel)
-            noisy = channel.protect_dataset(clean, torch.zeros(3, 2), STREAMS)[0]
-            noise = channel.data_noise[0].covariance
-            Oracle.found[:] = [noisy]
-            knowledge = Knowledge(auxiliary_images=auxiliary, data_noise=[noise, noise, noise.clone()])
-            attack = PosteriorMean(attack=Oracle(), error=0)
-            assert attack.needs == {"auxiliary_images", "data_noise"}
-            found = attack.reconstruct(observations, knowledge, STREAMS).images
-            moments = moments_of(auxiliary)
-            literal = posterior_mean(noisy.flatten(2), moments.mean, moments.covariance, noise)
-            torch.testing.assert_close(found.flatten(2), literal)
-            before, after = ((images - clean).square().mean() for images in (noisy, found))
-            assert float(after) < 0.75 * float(before), kind
-
-    def test_an_attack_that_errs_trusts_no_direction_for_its_lack_of_variance(self, observations: Observations) -> None:
-        """Noise that vanishes where images hardly differ: what the attack errs by there must not be blown up."""
-        data = Digits(size=8)
-        auxiliary = data.normalise(data.load("train", range(150)).values)
-        clean = data.normalise(data.load("test", range(6)).values).view(3, 2, 1, 8, 8)
-        channel = WhiteChannel(kappa=50).calibrate(
-            ClientData(data.normalise(data.load("train", range(500, 1000)).values)[None])
-        )
-        assert isinstance(channel, WhiteChannel)
-        noisy = channel.protect_dataset(clean, torch.zeros(3, 2), STREAMS)[0]
-        Oracle.found[:] = [noisy + 0.3 * torch.randn(noisy.shape, generator=torch.Generator().manual_seed(0))]
-        knowledge = Knowledge(auxiliary_images=auxiliary, data_noise=[channel.data_noise[0].covariance] * 3)
-
-        def error(share: float) -> float:
-            found = PosteriorMean(attack=Oracle(), error=share).reconstruct(observations, knowledge, STREAMS).images
-            return float((found - clean).square().mean())
-
-        assert error(0.1) < 0.5 * error(0)
-
-    def test_the_search_is_for_noisy_images(self, observations: Observations) -> None:
-        data = Digits(size=8)
-        auxiliary = data.normalise(data.load("train", range(150)).values)
-        noise = 0.3 * torch.eye(64, dtype=torch.float64)
-        bounds = data.normalise(torch.tensor([0.0, 1.0]).view(2, 1, 1, 1))
-        knowledge = Knowledge(torch.tensor([[1], [2], [3]]), bounds, auxiliary, data_noise=[noise] * 3)
-        boxed = IGOptimalDefense(iterations=5)
-        free = boxed.model_copy(update={"box": False, "regularisers": ()})
-        attack = PosteriorMean(attack=Masked(attack=boxed), error=0)
-        assert attack.needs == {"labels", "auxiliary_images", "data_noise"}
-        found = attack.reconstruct(observations, knowledge, STREAMS).images
-        noisy = Masked(attack=free).reconstruct(observations, knowledge, STREAMS).images
-        assert bool((noisy > bounds[1]).any()) and attack.attack == Masked(attack=boxed)
-        moments = moments_of(auxiliary)
-        expected = posterior_mean(noisy.flatten(2), moments.mean, moments.covariance, noise)
-        torch.testing.assert_close(found.flatten(2), expected)
-
-    def test_a_network_does_better_than_the_linear_estimate(self, observations: Observations) -> None:
-        """Exact noisy images: its squared error is a tenth less, or better, though the linear estimate is clipped."""
-        data = Digits(size=8)
-        auxiliary = data.normalise(data.load("train", range(500)).values)
-        bounds = data.normalise(torch.tensor([0.0, 1.0]).view(2, 1, 1, 1))
-        clean = data.normalise(data.load("test", range(150)).values).view(3, 50, 1, 8, 8)
-        victims = ClientData(data.normalise(data.load("train", range(500, 1000)).values)[None])
-        for kind in (NaturalChannel, WhiteChannel):
-            channel = kind(kappa=20).calibrate(victims)
-            assert isinstance(channel, NaturalChannel | WhiteChannel)
-            noise = channel.data_noise[0].covariance
-            Oracle.found[:] = [channel.protect_dataset(clean, torch.zeros(3, 50), STREAMS)[0]]
-            known = Knowledge(auxiliary_images=auxiliary, pixel_range=bounds, data_noise=[noise] * 3)
-
-            def found(attack: Attack, known: Knowledge = known) -> torch.Tensor:
-                return attack.reconstruct(observations, known, STREAMS).images
-
-            network = PosteriorMean(attack=Oracle(), estimate="network", iterations=200)
-            assert network.needs == {"auxiliary_images", "data_noise", "pixel_range"}
-            learned, linear = found(network), found(PosteriorMean(attack=Oracle(), error=0)).clamp(*bounds)
-            assert bool(((learned >= bounds[0]) & (learned <= bounds[1])).all())
-            before, after = (float((images - clean).square().mean()) for images in (linear, learned))
-            assert after < 0.9 * before, kind
-            torch.testing.assert_close(found(network), learned, rtol=0, atol=0)
-
-    def test_rounds_have_noise_of_their_own(self, observations: Observations) -> None:
-        """Single images of several rounds are denoised in their mean, as if the noise had that part of its variance."""
-        data = Digits(size=8)
-        auxiliary = data.normalise(data.load("train", range(150)).values)
-        noise = 0.3 * torch.eye(64, dtype=torch.float64)
-        known = Knowledge(auxiliary_images=auxiliary, data_noise=[noise] * 3)
-        first, second = torch.randn(2, 3, 1, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-        single = replace(observations, batch_shape=(1, 1, 8, 8))
-        rounds = replace(single, later=(replace(single, gradients=single.gradients + 1),))
-
-        class OfRound(Attack):
-            """Finds another image in each round."""
-
-            def reconstruct(self, seen: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
-                assert not seen.later
-                images = first if torch.equal(seen.gradients, single.gradients) else second
-                return Reconstruction(images, None, torch.full((len(seen),), -1))
-
-        OfRound.name, OfRound.version = "of_round", 1
-        found = PosteriorMean(attack=OfRound(), error=0).reconstruct(rounds, known, STREAMS).images
-        moments = moments_of(auxiliary)
-        expected = posterior_mean(((first + second) / 2).flatten(2), moments.mean, moments.covariance, noise / 2)
-        torch.testing.assert_close(found.flatten(2), expected)
-
-    def test_adaptive_says_how_long_networks_are_trained(self) -> None:
-        declared = ({"name": "posterior_mean", "estimate": "network"}, {"name": "masked"})
-        outer = Adaptive(attack=IGOptimalDefense(iterations=5), training=7).against(declared)
-        assert isinstance(outer, Masked) and isinstance(outer.attack, PosteriorMean)
-        assert outer.attack.iterations == 7
-
-    def test_needs_noise_on_the_images(self, observations: Observations) -> None:
-        with pytest.raises(Infeasible, match="no noise of a known covariance to the images"):
-            PosteriorMean(attack=ECHO).reconstruct(observations, NOTHING, STREAMS)

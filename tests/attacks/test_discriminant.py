@@ -13,7 +13,7 @@ from leakbench.attacks import discriminant
 from leakbench.attacks.base import Knowledge, Observations
 from leakbench.attacks.discriminant import SHRINKAGE, _learned, _most_parallel, discriminated
 from leakbench.attacks.labels import infer_labels
-from leakbench.attacks.presets import MAP
+from leakbench.attacks.most_probable import MAP
 from leakbench.attacks.simulation import Likelihood
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import Defense

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from pydantic import ValidationError
-from tests.attacks.literal import Problem
+from tests.attacks.literal import Half, Problem
 
-from leakbench.attacks.adaptive import PosteriorMean
 from leakbench.attacks.engine import TrialData
 from leakbench.attacks.gradient_matching import Search
 from leakbench.attacks.image_law import SHARED, SHRINKAGE, ImageLaw
+from leakbench.attacks.most_probable import MAP
+from leakbench.attacks.noisy_images import PosteriorMean
 from leakbench.attacks.objectives import NATS
-from leakbench.attacks.presets import DLG, MAP
+from leakbench.attacks.plug_and_play import Denoising
+from leakbench.attacks.presets import DLG
 from leakbench.attacks.unknowns import JITTER, NormalImages, Pixels
 from leakbench.models.lenet import LeNet
 from leakbench.randomness import generator
@@ -197,25 +198,38 @@ def test_the_posterior_mean_is_of_the_law_inside(problem: Problem) -> None:
 
 
 def test_what_a_law_searches_for_is_denoised_with_its_noise(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network gets image and noise, in the mean of the rounds, and is trained on noise of so many rounds."""
+    """A denoiser begins at the image; image and noise, in the mean of the rounds, are what was seen."""
+    monkeypatch.setattr("leakbench.attacks.restoration.denoiser.trained_denoiser", lambda *_: Half())
     variance = torch.full((64,), 0.5).double()
     known = replace(problem.knowledge, data_noise=[variance] * 2)
     seen = replace(problem.observations, later=(problem.observations,))
-    inside, levels, noisy = MAP(iterations=5), [], []
-
-    def trained(images: torch.Tensor, noise: torch.Tensor, *_: object) -> Callable[[torch.Tensor], torch.Tensor]:
-        levels.append(noise)
-        return lambda given: noisy.append(given) or given + 1  # type: ignore[func-returns-value]
-
-    monkeypatch.setattr("leakbench.attacks.restoration.denoiser.trained_denoiser", trained)
-    found = PosteriorMean(attack=inside, estimate="network").reconstruct(seen, known, problem.streams)
-    assert inside.of_noisy_images is not None
-    search = Search(inside.of_noisy_images, seen, known)  # type: ignore[arg-type]
+    inside, denoising = MAP(iterations=5), Denoising(levels=2, highest=0.4, lowest=0.1)
+    found = PosteriorMean(attack=inside, denoising=denoising).reconstruct(seen, known, problem.streams)
+    assert inside.of_noisy_images is not None and MAP(denoising=denoising).of_noisy_images == MAP().of_noisy_images
     raw = inside.of_noisy_images.reconstruct(seen, known, problem.streams)
-    assert raw.noisy is not None and not torch.equal(raw.noisy, raw.images) and len(search.later) == 1
-    torch.testing.assert_close(found.images, raw.noisy + 1)
-    torch.testing.assert_close(noisy[0], raw.noisy.flatten(0, 1))
-    torch.testing.assert_close(levels[0], variance / 2)
+    assert raw.noisy is not None and not torch.equal(raw.noisy, raw.images)
+    images = raw.images
+    for deviation in (0.4, 0.1):
+        images = images / 2 + deviation**2 / (deviation**2 + 0.25) * (raw.noisy - images / 2)
+    torch.testing.assert_close(found.images, images)
+
+
+def test_goes_on_with_a_denoiser(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Level by level, from the denoised images, which cost nothing."""
+    monkeypatch.setattr("leakbench.attacks.restoration.denoiser.trained_denoiser", lambda *_: Half())
+    attack = MAP(iterations=5, denoising=Denoising(levels=2, highest=0.4, lowest=0.1, evaluations=3, last=4))
+    plain = MAP(iterations=5)
+    found, images = problem.attack(attack), problem.attack(plain).images
+    for deviation, iterations in ((0.4, 3), (0.1, 4)):
+        near = NormalImages().near(images / 2, deviation)
+        search = Search(plain.model_copy(update={"unknown": near}), problem.observations, problem.knowledge)
+        start = search.starts(problem.streams)
+        decoded, _ = search.candidates(start, search.given(torch.arange(2)))
+        torch.testing.assert_close(decoded, images / 2)
+        decoded, _ = search.candidates(start + 1, search.given(torch.arange(2)))
+        torch.testing.assert_close(decoded, images / 2 + deviation)
+        images = problem.attack(plain.model_copy(update={"unknown": near, "iterations": iterations})).images
+    torch.testing.assert_close(found.images, images, rtol=0, atol=0)
 
 
 def test_images_of_the_law_are_clipped(problem: Problem) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from leakbench.attacks.adaptive import DroppedLayers, Imputed, Masked, PosteriorMean, Weighted, Wrapper
+from leakbench.attacks.adaptive import DroppedLayers, Imputed, Masked, Weighted, Wrapper
 from leakbench.attacks.analytic import Analytic
 from leakbench.attacks.base import Attack, Knowledge, Observations, OfRound, each_round
 from leakbench.attacks.bits import Averaged, ClearedBits, Robust
 from leakbench.attacks.gradient_matching import GradientMatching, Search
+from leakbench.attacks.noisy_images import PosteriorMean
 from leakbench.attacks.objectives import L1L2, L2, Cosine, CosinePerTensor, Objective
 from leakbench.attacks.one_image import OneImage
 from leakbench.attacks.optimisers import Adam

@@ -10,9 +10,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from leakbench.attacks.adaptive import Adaptive, Masked, PosteriorMean
+from leakbench.attacks.adaptive import Adaptive, Masked
 from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations, Reconstruction, observed
 from leakbench.attacks.gradient_matching import GradientMatching
+from leakbench.attacks.noisy_images import PosteriorMean
 from leakbench.attacks.objectives import L2
 from leakbench.attacks.one_image import OneImage
 from leakbench.attacks.optimisers import LBFGS, Adam, StaircaseAdam

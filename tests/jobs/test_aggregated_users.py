@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from leakbench.attacks.adaptive import Masked, Weighted
 from leakbench.attacks.base import Attack, Knowledge, Observations, Reconstruction
 from leakbench.attacks.gradient_matching import GradientMatching
-from leakbench.attacks.presets import MAP, IGOptimalDefense
+from leakbench.attacks.most_probable import MAP
+from leakbench.attacks.presets import IGOptimalDefense
 from leakbench.attacks.simulation import Likelihood
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import Defense

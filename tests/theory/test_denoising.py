@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakbench.theory.denoising import posterior_mean
+from leakbench.theory.denoising import WhitePrior, posterior_mean
 from leakbench.theory.reconstruction_bound import gaussian_error
 
 
@@ -85,3 +85,17 @@ def test_directions_without_any_variance_keep_the_mean() -> None:
     found = posterior_mean(torch.tensor([[2.0, 0.0, 9.0]]).double(), mean, sigma, 0.5 * sigma)
     torch.testing.assert_close(found, torch.tensor([[1 + 1 / 1.5, 2 - 2 / 1.5, 3.0]]).double())
     torch.testing.assert_close(posterior_mean(mean[None] + 1, mean, 0 * sigma, torch.ones(3)), mean[None])
+
+
+@given(d=st.integers(1, 6), seed=st.integers(0, 99), variance=st.floats(0.01, 10), diagonal=st.booleans())
+def test_a_white_prior_is_the_same_with_a_multiple_of_the_identity(
+    d: int, seed: int, variance: float, diagonal: bool
+) -> None:
+    """Every image has a mean of its own; the noise may lack directions."""
+    make = torch.Generator().manual_seed(seed)
+    noise = torch.rand(d, generator=make).double() if diagonal else covariance(d, seed, rank=max(1, d - 1))
+    images, means = torch.randn(2, 3, d, generator=make).double()
+    found = WhitePrior.of(noise).posterior_mean(images, means, variance)
+    for image, mean, one in zip(images, means, found, strict=True):
+        literal = posterior_mean(image[None], mean, variance * torch.eye(d).double(), noise)
+        torch.testing.assert_close(one, literal[0], rtol=1e-6, atol=1e-9)

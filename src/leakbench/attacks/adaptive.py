@@ -24,14 +24,13 @@ from leakbench.attacks.base import (
     each_round,
 )
 from leakbench.attacks.image_law import ImageLaw
-from leakbench.data.covariance import moments_of
+from leakbench.attacks.plug_and_play import Denoising
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible, UnknownName
 from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
 from leakbench.models.base import Network
 from leakbench.randomness import Streams
-from leakbench.theory.denoising import posterior_mean
 
 DEFAULT: tuple[Mapping[str, Any], ...] = ({"name": "simulated"},)
 """The adaptive attacker of a defense that declares none."""
@@ -162,12 +161,12 @@ class Adaptive(Wrapper):
     total variation, where the cosine distance of a published attack may do without any.
     """
 
-    added: ClassVar[tuple[str, ...]] = ("prior", "iterations", "training")
+    added: ClassVar[tuple[str, ...]] = ("prior", "iterations", "denoising")
 
     prior: float = Field(1.0, gt=0, description="factor of the weights of the regularisers of the attack inside")
     iterations: int | None = Field(None, ge=1, description="of the attack inside; its own by default")
-    training: int | None = Field(
-        None, ge=1, description="steps in which a wrapper trains a network, if it does; its own by default"
+    denoising: Denoising | None = Field(
+        None, description="of the attack inside, and of wrappers that denoise; their own by default"
     )
 
     @model_validator(mode="after")
@@ -179,7 +178,9 @@ class Adaptive(Wrapper):
     @property
     def _inside(self) -> Attack:
         longer = {} if self.iterations is None else {"iterations": self.iterations}
-        return self.attack.varied(self.prior, 1.0).model_copy(update=longer)
+        learned = "denoising" in type(self.attack).model_fields and self.denoising is not None
+        denoising = {"denoising": self.denoising} if learned else {}
+        return self.attack.varied(self.prior, 1.0).model_copy(update=longer | denoising)
 
     def effort(self, samples: int) -> Effort:
         return self._inside.effort(samples)
@@ -189,8 +190,8 @@ class Adaptive(Wrapper):
         for declared in adaptive or DEFAULT:
             given = dict(declared)
             wrapper = ATTACKS.get(str(given.pop("name", None)), "the defense's declaration 'adaptive'")
-            if self.training is not None and "iterations" in wrapper.model_fields:
-                given["iterations"] = self.training
+            if self.denoising is not None and "denoising" in given:
+                given["denoising"] = self.denoising
             attack = wrapper(**given, **{"attack": attack})
         return attack
 
@@ -329,114 +330,6 @@ class Weighted(Wrapper):
         mean = variance.mean(dim=1, keepdim=True)
         weights = mean / variance.clamp(min=self.floor * mean)
         return weighted(observations, weights.where(mean > 0, 1.0))  # a setting may be free of noise
-
-
-@ATTACKS.register("posterior_mean", version=3)
-class PosteriorMean(Wrapper):
-    """Denoise the reconstruction: noise was on the images, so a perfect reconstruction is noisy.
-
-    The attack inside searches for the noisy images, so without a box of valid pixels and without penalties that clean
-    images alone keep small. The linear estimate is the one of least mean squared error, which no other beats on normal
-    images: what it errs by given the exact noisy images is
-    :func:`leakbench.theory.reconstruction_bound.gaussian_error`. A network may do better on others. Mean and
-    covariance come from auxiliary images, and the network learns from them.
-
-    Noise is drawn anew in every round, so that single images are reconstructed from each, and their mean is denoised.
-    An attack inside that has a law of images searches for images and noise at once, under the law of both, with noise
-    of its own in every round (``joint``); a network denoises their sum.
-    """
-
-    adds: ClassVar[frozenset[Grant]] = frozenset({"auxiliary_images", "data_noise"})
-    added: ClassVar[tuple[str, ...]] = ("estimate", "iterations")
-
-    error: float = Field(
-        0.1,
-        ge=0,
-        description="variance of what the attack inside errs by, as a part of the images' mean variance per pixel; "
-        "with none, directions in which images hardly differ would be taken at their word",
-    )
-    joint: bool = Field(
-        True,
-        description="of an attack with a law of images: search for images and noise at once, whose sum a network "
-        "denoises",
-    )
-    estimate: Literal["linear", "network"] = Field(
-        "linear",
-        description="linear: from mean and covariance; network: by a small network, trained on auxiliary images with "
-        "noise on them",
-    )
-    iterations: int = Field(1000, ge=1, description="steps in which the network is trained")
-
-    def parameters(self) -> dict[str, Any]:
-        parameters = super().parameters()
-        if self.attack.of_noisy_images is None:
-            parameters.pop("joint")  # which then says nothing
-        if self.estimate == "linear":
-            parameters.pop("iterations", None)  # likewise
-        return parameters
-
-    @property
-    def _searched(self) -> Attack | None:
-        """The attack inside that searches for the noise, too; None where it leaves noise on its images."""
-        return self.attack.of_noisy_images if self.joint else None
-
-    def varied(self, prior: float, rate: float) -> Attack:
-        # The more the reconstruction is believed to err, the more the images' distribution counts.
-        return self.model_copy(update={"attack": self.attack.varied(prior, rate), "error": prior * self.error})
-
-    @property
-    def needs(self) -> frozenset[Grant]:
-        learned: frozenset[Grant] = frozenset({"pixel_range"} if self.estimate == "network" else ())
-        return (self._searched or self.attack.without_prior()).needs | self.adds | learned
-
-    def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
-        if knowledge.data_noise is None:
-            raise Infeasible("the defense adds no noise of a known covariance to the images")
-        if (attack := self._searched) is not None:
-            reconstruction = attack.reconstruct(observations, knowledge, streams)
-            if self.estimate == "linear":
-                return reconstruction
-            assert reconstruction.noisy is not None
-            return self._denoised(reconstruction, reconstruction.noisy, 1 + len(observations.later), knowledge)
-        attack = self.attack.without_prior()
-        if not observations.later or observations.batch_shape[0] > 1:  # each round orders a batch anew
-            reconstruction = attack.reconstruct(observations, knowledge, streams)
-            return self._denoised(reconstruction, reconstruction.images, 1, knowledge)
-        rounds = [
-            attack.reconstruct(*each, streams.child("round", number) if number else streams)
-            for number, each in enumerate(each_round(observations, knowledge))
-        ]
-        noisy = torch.stack([each.images for each in rounds]).mean(dim=0)
-        return self._denoised(rounds[0], noisy, len(rounds), knowledge)
-
-    def _denoised(
-        self, reconstruction: Reconstruction, noisy: torch.Tensor, rounds: int, knowledge: Knowledge
-    ) -> Reconstruction:
-        """The reconstruction with images ``noisy [n, B, C, H, W]``, means of so many rounds, without their noise."""
-        assert knowledge.data_noise is not None
-        images = noisy.clone()
-        shared: dict[int, list[int]] = {}  # settings and clients share covariances, whose estimates are costly
-        for row, covariance in enumerate(knowledge.data_noise):
-            shared.setdefault(id(covariance), []).append(row)
-        for alike in shared.values():
-            images[alike] = self._estimated(noisy[alike], knowledge.data_noise[alike[0]] / rounds, knowledge)
-        return replace(reconstruction, images=images)
-
-    def _estimated(self, noisy: torch.Tensor, noise: torch.Tensor, knowledge: Knowledge) -> torch.Tensor:
-        """Images ``[n, B, C, H, W]`` without the noise of this covariance."""
-        known, bounds = knowledge.auxiliary_images, knowledge.pixel_range
-        assert known is not None
-        moments = moments_of(known)
-        noise, error = noise.to(moments.covariance), self.error * moments.covariance.diagonal().mean()
-        if self.estimate == "network":
-            from leakbench.attacks.restoration.denoiser import trained_denoiser
-
-            assert bounds is not None
-            denoised = trained_denoiser(known, noise, float(error.sqrt()), bounds, self.iterations)
-            return denoised(noisy.flatten(0, 1)).view_as(noisy)
-        white = error.expand(len(moments.mean))
-        total = noise + (white if noise.dim() == 1 else white.diag())
-        return posterior_mean(noisy.flatten(-3), moments.mean, moments.covariance, total).view_as(noisy)
 
 
 def _noise_variance(knowledge: Knowledge) -> torch.Tensor:

@@ -12,11 +12,11 @@ from pydantic import Field
 
 from leakbench.attacks.base import ATTACKS
 from leakbench.attacks.gradient_matching import GradientMatching, LabelHandling
-from leakbench.attacks.objectives import L1L2, L2, Cosine, CosinePerTensor, Objective, Profile
+from leakbench.attacks.objectives import L1L2, L2, Cosine, CosinePerTensor, Objective
 from leakbench.attacks.optimisers import LBFGS, Adam, Optimiser, StaircaseAdam
 from leakbench.attacks.regularisers import EmbeddingNorm, Regulariser, TotalVariation
 from leakbench.attacks.sentences import Reordering, SentenceMatching
-from leakbench.attacks.unknowns import Decoder, NormalImages, Unknown, Upsampled
+from leakbench.attacks.unknowns import Decoder, Unknown, Upsampled
 
 _TORCH_LBFGS = LBFGS(rate=1.0, history=100, line_search="none", tolerance_gradient=1e-7, tolerance_change=0.0)
 """``torch.optim.LBFGS(lr=1)``, called over and over: its stop by change ends a call, not the search."""
@@ -183,24 +183,6 @@ class UntrainedDecoder(GradientMatching):
     iterations: int = Field(1000, ge=1, description="evaluations of the objective's gradient per restart")
     unknown: Unknown = Decoder(channels=32, levels=2)
     keep: Literal["last", "best"] = "best"
-
-
-@ATTACKS.register("map", version=2)
-class MAP(GradientMatching):
-    """The most probable images given the message, under a Gaussian prior of the images of their class.
-
-    The Bayes-optimal attack of Balunovic et al. (2022) with this prior; it and all numbers are ours.
-    Both sides are in nats, so that no weight has to be chosen: the message is the gradient under normal noise of
-    unknown size, or has the likelihood that the defense states (``adaptive``). The law's latents make the search well
-    conditioned: from the mean, a quasi-Newton method needs few steps.
-    """
-
-    objective: Objective = Profile()
-    optimiser: Optimiser = LBFGS(
-        rate=1.0, history=50, line_search="strong_wolfe", tolerance_gradient=1e-9, tolerance_change=0.0
-    )
-    iterations: int = Field(150, ge=1, description="evaluations of the objective's gradient per restart")
-    unknown: Unknown = NormalImages()
 
 
 @ATTACKS.register("dlg_text", version=2)

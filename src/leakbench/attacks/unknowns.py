@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from leakbench.attacks.base import Grant, Knowledge
 from leakbench.attacks.image_law import ImageLaw
@@ -309,6 +309,12 @@ class NormalImages(_Unknown):
     def noisy(self) -> NormalImages:
         return _NoisyImages(**dict(self))
 
+    def near(self, images: torch.Tensor, deviation: float) -> NormalImages:
+        """The same of images near given ones ``[n, B, C, H, W]``: every pixel deviates by itself by so much."""
+        near = _NearImages(**dict(self))
+        near._images, near._deviation = images, deviation
+        return near
+
     def informed(
         self, batch_shape: Shape, knowledge: Knowledge, labels: torch.Tensor | None, classes: int, rounds: int
     ) -> _Expected:
@@ -347,6 +353,21 @@ class _NoisyImages(NormalImages):
         assert knowledge.data_noise is not None
         roots = {id(each): root(each).to(means) for each in knowledge.data_noise}
         return _Expected(law, means, spreads, torch.stack([roots[id(each)] for each in knowledge.data_noise]), rounds)
+
+
+class _NearImages(NormalImages):
+    """Given images, from which every pixel deviates by itself."""
+
+    _images: Any = PrivateAttr()  # a tensor, whose class's name would import torch
+    _deviation: float = PrivateAttr()
+
+    def informed(
+        self, batch_shape: Shape, knowledge: Knowledge, labels: torch.Tensor | None, classes: int, rounds: int
+    ) -> _Expected:
+        means = self._images.flatten(2)
+        none = means.new_zeros(0, means.shape[-1])
+        law = ImageLaw(means[0, :1], none, none.T[:1], means.new_tensor(self._deviation))
+        return _Expected(law, means, means.new_zeros(*means.shape[:2], 0))
 
 
 class _Expected:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from leakbench.report.inference import Array
 
 SEEDS, SIDE = 8, 8
-TRAINING = 200
-"""Steps in which a wrapper trains a network: images are small."""
+DENOISING = {"training": 200}
+"""Denoising by wrappers: the network learns small images fast."""
 METRIC = "psnr"
 PLAIN, ADAPTIVE, GUESS = "the plain attack", "the adaptive attack", "the mean image"
 SEARCHES: tuple[Mapping[str, Any], ...] = (
@@ -67,7 +67,7 @@ def trial(defense: type[Defense], given: Mapping[str, Any]) -> Adaptation | None
         name, parameters = search["name"], {key: value for key, value in search.items() if key != "name"}
         plain[name] = _psnr(defense, given, Variant(PLAIN, ATTACKS.get(name), parameters, {}))
         adaptive[name] = _psnr(
-            defense, given, Variant(ADAPTIVE, Adaptive, {"attack": dict(search), "training": TRAINING}, {})
+            defense, given, Variant(ADAPTIVE, Adaptive, {"attack": dict(search), "denoising": DENOISING}, {})
         )
     if not any(np.isfinite(values).any() for values in plain.values()):
         raise NotAsked(f"{PLAIN} diverges on every digit")

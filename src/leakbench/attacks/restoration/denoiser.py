@@ -1,17 +1,16 @@
-"""A network that takes noise of a known covariance off images: their posterior mean, learned from auxiliary ones.
+"""A network that takes white noise off images: their posterior mean, learned from auxiliary ones.
 
-It knows what no linear estimate does: pixels are bounded, backgrounds are black, edges are sharp. To see that estimate
-beside the image would not help: mean and covariance fit the auxiliary images, of which they are, better than others.
+It knows what no linear estimate does: pixels are bounded, backgrounds are black, edges are sharp.
 
 Imported where it is trained: a class that inherits from torch's needs torch.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Callable
+import math
 
-from leakbench.data.covariance import root
 from leakbench.lazy import torch
 from leakbench.randomness import generator, seeded, stream_seed
 
@@ -29,20 +28,23 @@ LONGEST = 0.1
 """Norm to which gradients are clipped."""
 RISING = 0.1
 """Part of the steps in which the step size rises."""
+KEPT = 2
+"""Networks that a process keeps, for the next attack with the same auxiliary images."""
 
 
 class Residual(nn.Module):
-    """A U-Net from noisy and clipped images ``[n, 2 C, H, W]`` to the latter's errors ``[n, C, H, W]``, zero at first.
+    """A U-Net from noisy and clipped images beside each other to the latter's errors ``[n, C, H, W]``, zero at first.
 
     That of :mod:`leakbench.attacks.restoration.networks` denoises as well and takes three times as long.
 
     Args:
-        colours: channels of the images.
+        before: channels of what it sees.
+        colours: channels of the images, C.
     """
 
-    def __init__(self, colours: int) -> None:
+    def __init__(self, before: int, colours: int) -> None:
         super().__init__()
-        first, *others = itertools.pairwise((2 * colours, *CHANNELS))
+        first, *others = itertools.pairwise((before, *CHANNELS))
         self.down = nn.ModuleList([nn.Sequential(_layer(*first), _layer(first[1], first[1]))])
         self.up = nn.ModuleList()
         for above, below in others:
@@ -71,46 +73,73 @@ def _layer(before: int, after: int, stride: int = 1) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(before, after, 3, stride=stride, padding=1), nn.GroupNorm(GROUPS, after), nn.SiLU())
 
 
-def trained_denoiser(
-    images: torch.Tensor, noise: torch.Tensor, error: float, pixel_range: torch.Tensor, iterations: int
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Train a network to find the images from noisy ones, by their squared error.
+class Denoiser:
+    """A network that finds images from noisy ones, told how noisy they are.
 
-    Its draws are always the same: victims of one setting share the network, whoever is attacked beside them.
+    Args:
+        colours: channels of the images, C.
+        pixel_range: least and largest value of a pixel, ``[2, C, 1, 1]``.
+    """
+
+    def __init__(self, colours: int, pixel_range: torch.Tensor) -> None:
+        self.low, self.high = pixel_range
+        self.span = float((self.high - self.low).mean())
+        with seeded(stream_seed("denoiser")):
+            self.network = Residual(2 * colours + 1, colours).to(pixel_range.device)
+
+    def __call__(self, noisy: torch.Tensor, deviation: torch.Tensor) -> torch.Tensor:
+        """Clean images ``[n, C, H, W]`` from noisy ones and the standard deviations of their noise, ``[n]``."""
+        return self.estimate(noisy, deviation).clamp(self.low, self.high)
+
+    def estimate(self, noisy: torch.Tensor, deviation: torch.Tensor) -> torch.Tensor:
+        """The same, of which pixels may be invalid."""
+        valid = noisy.clamp(self.low, self.high)
+        level = (deviation / self.span).view(-1, 1, 1, 1).expand(-1, 1, *noisy.shape[2:])
+        estimate: torch.Tensor = valid + self.network(torch.cat([noisy, valid, level], dim=1))
+        return estimate
+
+    def train(self, images: torch.Tensor, levels: tuple[float, float], iterations: int) -> None:
+        """Minimise the squared error in units of the noise, in so many steps. The draws are always the same."""
+        device, draws = images.device, generator("denoiser", "noise")
+        low, high = (math.log(self.span * level) for level in levels)
+        optimiser = torch.optim.Adam(self.network.parameters(), RATE, fused=True)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=iterations, pct_start=RISING)
+        with torch.enable_grad():
+            for _ in range(iterations):
+                clean = images[torch.randint(len(images), (BATCH,), generator=draws).to(device)]
+                deviation = (low + (high - low) * torch.rand(BATCH, generator=draws)).exp().to(device)
+                standard = torch.randn(clean.shape, generator=draws).to(device)
+                errors = self.estimate(clean + deviation.view(-1, 1, 1, 1) * standard, deviation) - clean
+                loss = (errors.square().flatten(1).mean(dim=1) / (self.span * deviation)).mean()
+                optimiser.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(self.network.parameters(), LONGEST)
+                optimiser.step()
+                schedule.step()
+        self.network.requires_grad_(False)
+
+
+_kept: dict[str, Denoiser] = {}
+
+
+def trained_denoiser(
+    images: torch.Tensor, pixel_range: torch.Tensor, levels: tuple[float, float], iterations: int
+) -> Denoiser:
+    """Train a network on white noise of every level; or take the one that this process has trained so before.
 
     Args:
         images: clean, ``[N, C, H, W]``.
-        noise: covariance of the noise, ``[d]`` if it is diagonal, else ``[d, d]``, with ``d = C H W``.
-        error: largest standard deviation of further, independent noise; each image has another one.
         pixel_range: least and largest value of a pixel, ``[2, C, 1, 1]``.
+        levels: smallest and largest standard deviation of the noise, in ranges of a pixel; its logarithm is uniform.
         iterations: steps of training.
-
-    Returns:
-        A function from noisy images ``[n, C, H, W]`` to clean ones.
     """
-    device, (low, high), colour = images.device, pixel_range.to(images), root(noise).to(images)
-    with seeded(stream_seed("denoiser")):
-        network = Residual(images.shape[1]).to(device)
-
-    def denoised(noisy: torch.Tensor) -> torch.Tensor:
-        valid = noisy.clamp(low, high)
-        estimate: torch.Tensor = valid + network(torch.cat([noisy, valid], dim=1))
-        return estimate
-
-    draws = generator("denoiser", "noise")
-    optimiser = torch.optim.Adam(network.parameters(), RATE, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, total_steps=iterations, pct_start=RISING)
-    with torch.enable_grad():
-        for _ in range(iterations):
-            clean = images[torch.randint(len(images), (BATCH,), generator=draws).to(device)]
-            known, other = torch.randn(2, BATCH, len(noise), generator=draws).to(device)
-            known = known * colour if colour.dim() == 1 else known @ colour.T
-            other = error * torch.rand(BATCH, 1, generator=draws).to(device) * other
-            loss = (denoised(clean + (known + other).view_as(clean)) - clean).square().mean()
-            optimiser.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(network.parameters(), LONGEST)
-            optimiser.step()
-            schedule.step()
-    network.requires_grad_(False)
-    return lambda noisy: denoised(noisy).clamp(low, high)
+    bounds = pixel_range.to(images)
+    content = b"".join(part.cpu().contiguous().numpy().tobytes() for part in (images, bounds))
+    key = f"{hashlib.sha256(content).hexdigest()} {tuple(images.shape)} {images.device} {levels} {iterations}"
+    if key not in _kept:
+        while len(_kept) >= KEPT:
+            _kept.pop(next(iter(_kept)))
+        denoiser = Denoiser(images.shape[1], bounds)
+        denoiser.train(images, levels, iterations)
+        _kept[key] = denoiser
+    return _kept[key]
