@@ -78,15 +78,6 @@ class NegativeWithNoise(GaussianNoise):
         return -images, labels
 
 
-@pytest.fixture(scope="module")
-def observations(tiny_network: Network) -> Observations:
-    """Three clients; the gradient of each has a few marked coordinates."""
-    draw = torch.Generator().manual_seed(0)
-    gradients = torch.randn(3, tiny_network.dimension, generator=draw)
-    marked = torch.rand(gradients.shape, generator=draw) < 0.3
-    return Observations(tiny_network, tiny_network.parameters, gradients, (1, 1, 8, 8), marked=marked)
-
-
 def small(network: Network, *rows: list[float]) -> Observations:
     """Observations of a few coordinates, of which no attack computes anything."""
     return Observations(network, network.parameters, torch.tensor(rows), (1, 1, 8, 8))

@@ -38,7 +38,7 @@ def denoiser(auxiliary: torch.Tensor, bounds: torch.Tensor) -> Denoiser:
 
 @pytest.mark.parametrize(("level", "part"), [(0.05, 0.85), (0.2, 0.6), (0.5, 0.45)])
 def test_takes_noise_of_any_level_off(denoiser: Denoiser, bounds: torch.Tensor, level: float, part: float) -> None:
-    """Of images that it was not trained on; what remains is that part of the squared error of clipping, at most."""
+    """Images that it was not trained on keep that part of the squared error of clipping, at most."""
     clean = DATA.normalise(DATA.load("test", range(200)).values)
     deviation = level * denoiser.span
     noisy = clean + deviation * torch.randn(clean.shape, generator=generator("test", "denoiser"))
@@ -87,6 +87,9 @@ def test_begins_with_a_law() -> None:
         MAP(unknown=Pixels(), denoising=Denoising())
     with pytest.raises(ValidationError, match="lowest: levels fall"):
         Denoising(highest=0.02)
+    for untrained in ({"lowest": 0.01}, {"highest": 0.8}):
+        with pytest.raises(ValidationError, match=next(iter(untrained))):
+            Denoising(**untrained)
     assert "denoising" not in MAP().parameters() and not hasattr(DLG(), "denoising")
     assert MAP(denoising=Denoising()).without_prior() == MAP().without_prior()
     assert MAP(denoising=Denoising(levels=3)).effort(2).steps == 150 + 2 * 30 + 150

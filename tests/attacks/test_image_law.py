@@ -215,7 +215,7 @@ def test_what_a_law_searches_for_is_denoised_with_its_noise(problem: Problem, mo
 
 
 def test_goes_on_with_a_denoiser(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Level by level, from the denoised images, which cost nothing."""
+    """Level by level, from the denoised images, of which a standard normal latent moves a pixel by the level."""
     monkeypatch.setattr("leakbench.attacks.restoration.denoiser.trained_denoiser", lambda *_: Half())
     attack = MAP(iterations=5, denoising=Denoising(levels=2, highest=0.4, lowest=0.1, evaluations=3, last=4))
     plain = MAP(iterations=5)

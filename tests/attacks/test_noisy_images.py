@@ -19,20 +19,10 @@ from leakbench.data.embedded import Digits
 from leakbench.defenses.channel import NaturalChannel, PersonalizedChannel, WhiteChannel
 from leakbench.errors import Infeasible
 from leakbench.federated.client_data import ClientData
-from leakbench.models.base import Network
 from leakbench.randomness import Streams
 from leakbench.theory.denoising import posterior_mean
 
 STREAMS = Streams([("adaptive", row) for row in range(3)])
-
-
-@pytest.fixture(scope="module")
-def observations(tiny_network: Network) -> Observations:
-    """Three clients; the gradient of each has a few marked coordinates."""
-    draw = torch.Generator().manual_seed(0)
-    gradients = torch.randn(3, tiny_network.dimension, generator=draw)
-    marked = torch.rand(gradients.shape, generator=draw) < 0.3
-    return Observations(tiny_network, tiny_network.parameters, gradients, (1, 1, 8, 8), marked=marked)
 
 
 class Oracle(Attack):

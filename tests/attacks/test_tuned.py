@@ -240,6 +240,20 @@ class TestStrengths:
         attack = PosteriorMean(attack=GradientMatching(**QUICK), error=0.2).varied(10, 1)
         assert isinstance(attack, PosteriorMean) and attack.error == 2.0 and self.weights(attack) == [1.0]
 
+    def test_a_denoiser_and_the_plain_attack_are_joined(
+        self, network: Network, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Some victims get the one, some the other, whose reconstructions know of no noise."""
+        attack = Tuned(attack=PosteriorMean(attack=echo()), priors=(1.0,))
+        monkeypatch.setattr(Tuned, "choose", lambda *_: [0, 1])
+        knowledge = replace(known([NoDefense()] * 2), data_noise=[torch.ones(16)] * 2)
+        parts = [strength.attack for strength in attack.strengths]
+        victims = seen(network, torch.tensor([[0.3], [0.6]]).expand(-1, network.dimension))
+        alone = [part.reconstruct(victims, knowledge, streams(2)).images for part in parts]
+        joint = attack.reconstruct(victims, knowledge, streams(2)).images
+        torch.testing.assert_close(joint, torch.stack([alone[0][0], alone[1][1]]))
+        assert not torch.equal(alone[0], alone[1])
+
     def test_what_knows_the_defense_is_left_out_of_the_plain_attack(self) -> None:
         inside = GradientMatching(**QUICK)
         assert Masked(attack=Likelihood(attack=inside)).ignorant == inside

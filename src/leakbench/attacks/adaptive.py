@@ -177,10 +177,11 @@ class Adaptive(Wrapper):
 
     @property
     def _inside(self) -> Attack:
-        longer = {} if self.iterations is None else {"iterations": self.iterations}
-        learned = "denoising" in type(self.attack).model_fields and self.denoising is not None
-        denoising = {"denoising": self.denoising} if learned else {}
-        return self.attack.varied(self.prior, 1.0).model_copy(update=longer | denoising)
+        changed: dict[str, Any] = {"iterations": self.iterations}
+        if "denoising" in type(self.attack).model_fields:
+            changed["denoising"] = self.denoising
+        given = {name: value for name, value in changed.items() if value is not None}
+        return self.attack.varied(self.prior, 1.0).model_copy(update=given)
 
     def effort(self, samples: int) -> Effort:
         return self._inside.effort(samples)

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from leakbench.attacks.base import Knowledge, Mechanism, Observations, OfRound, each_round, observed
-from leakbench.attacks.rows import joined, picked, same_mechanism
+from leakbench.attacks.rows import joined, picked, rows_of_each
 from leakbench.errors import Infeasible
 from leakbench.federated.message import Message, stacked
 from leakbench.federated.step import ClientSteps
@@ -69,7 +69,7 @@ def made_up(
     if images is None or classes is None or mechanisms is None:
         raise Infeasible("clients of the attacker's own need auxiliary images and the mechanism")
     batch = observations.batch_shape[0]
-    groups = same_mechanism(mechanisms)
+    groups = rows_of_each(mechanisms)
     rows = [row for group in groups for row in group for _ in range(each)]
     taken = [(first + number) % len(images) for group in groups for number in range(len(group) * each * batch)]
     at = torch.tensor(taken, device=images.device)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from leakbench.attacks.auxiliary import messages_of
 from leakbench.attacks.base import Knowledge, Observations
-from leakbench.attacks.rows import same_mechanism
+from leakbench.attacks.rows import rows_of_each
 from leakbench.errors import Infeasible
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
@@ -47,7 +47,7 @@ def discriminated(observations: Observations, knowledge: Knowledge) -> torch.Ten
     counts = torch.nn.functional.one_hot(classes[drawn].view(BATCHES, batch), outputs).sum(dim=1)
     n = len(observations)
     labels = torch.empty(n, batch, dtype=torch.long, device=classes.device)
-    for rows in same_mechanism([None] * n if knowledge.mechanism is None else knowledge.mechanism):
+    for rows in rows_of_each([None] * n if knowledge.mechanism is None else knowledge.mechanism):
         products, gram = _learned(_messages(observations, known, rows[0]), counts)
         received = observations.gradients[rows].nan_to_num(0.0, 0.0, 0.0).double()
         labels[rows] = _most_parallel(received @ products.double().T, gram.double(), counts.sum(dim=0) > 0, batch)

@@ -11,6 +11,7 @@ from pydantic import Field
 from leakbench.attacks.adaptive import Wrapper
 from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction, each_round
 from leakbench.attacks.plug_and_play import Denoising
+from leakbench.attacks.rows import rows_of_each
 from leakbench.data.covariance import moments_of
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
@@ -75,18 +76,21 @@ class PosteriorMean(Wrapper):
         moments = moments_of(knowledge.auxiliary_images)
         if (attack := self._searched) is not None:
             reconstruction = attack.reconstruct(observations, knowledge, streams)
+            images, noisy = reconstruction.images, reconstruction.noisy
+            assert noisy is not None
             noises = _shared(knowledge.data_noise, 1 + len(observations.later), 0.0, moments.covariance)
         else:
             reconstruction, rounds = self._noisy(observations, knowledge, streams)
+            noisy = reconstruction.images
             error = self.error * float(moments.covariance.diagonal().mean())
             noises = _shared(knowledge.data_noise, rounds, error, moments.covariance)
-            images = reconstruction.images.flatten(-3).clone()
+            flat = noisy.flatten(-3).clone()
             for rows, covariance in noises:
-                images[rows] = posterior_mean(images[rows], moments.mean, moments.covariance, covariance)
-            reconstruction = replace(
-                reconstruction, images=images.view_as(reconstruction.images), noisy=reconstruction.images
-            )
-        return reconstruction if self.denoising is None else self._refined(reconstruction, noises, knowledge)
+                flat[rows] = posterior_mean(flat[rows], moments.mean, moments.covariance, covariance)
+            images = flat.view_as(noisy)
+        if self.denoising is not None:
+            images = self._refined(self.denoising, images, noisy, noises, knowledge)
+        return replace(reconstruction, images=images, noisy=None)
 
     def _noisy(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> tuple[Reconstruction, int]:
         """Noisy images, the means of so many rounds."""
@@ -99,19 +103,22 @@ class PosteriorMean(Wrapper):
         ]
         return replace(rounds[0], images=torch.stack([each.images for each in rounds]).mean(dim=0)), len(rounds)
 
+    @staticmethod
     def _refined(
-        self, reconstruction: Reconstruction, noises: Sequence[_Noise], knowledge: Knowledge
-    ) -> Reconstruction:
-        """The reconstruction with a denoiser as the prior."""
-        assert self.denoising is not None and reconstruction.noisy is not None
-        images, noisy = reconstruction.images, reconstruction.noisy.flatten(-3)
-        spectra = [WhitePrior.of(each.covariance) for each in noises]
-        for stage in self.denoising.stages(knowledge):
+        denoising: Denoising,
+        images: torch.Tensor,
+        noisy: torch.Tensor,
+        noises: Sequence[_Noise],
+        knowledge: Knowledge,
+    ) -> torch.Tensor:
+        """Estimates ``[n, B, C, H, W]`` of noisy images, with a denoiser as the prior, from first ones."""
+        seen, spectra = noisy.flatten(-3), [WhitePrior.of(each.covariance) for each in noises]
+        for stage in denoising.stages(knowledge):
             flat = stage.denoised(images).flatten(-3)
             for (rows, _), white in zip(noises, spectra, strict=True):
-                flat[rows] = white.posterior_mean(noisy[rows], flat[rows], stage.deviation**2)
+                flat[rows] = white.posterior_mean(seen[rows], flat[rows], stage.deviation**2)
             images = flat.view_as(images)
-        return replace(reconstruction, images=images)
+        return images
 
 
 class _Noise(NamedTuple):
@@ -127,13 +134,10 @@ class _Noise(NamedTuple):
 
 
 def _shared(noises: Sequence[torch.Tensor], rounds: int, error: float, like: torch.Tensor) -> list[_Noise]:
-    """Covariances of the means of so many rounds, with white noise of a variance beside it."""
-    rows: dict[int, list[int]] = {}
-    for row, noise in enumerate(noises):
-        rows.setdefault(id(noise), []).append(row)
+    """Covariances of the means of so many rounds, and white noise of the variance ``error`` beside it."""
     shared = []
-    for alike in rows.values():
-        covariance = noises[alike[0]].to(like) / rounds
+    for rows in rows_of_each(noises):
+        covariance = noises[rows[0]].to(like) / rounds
         white = covariance.new_full((len(covariance),), error)
-        shared.append(_Noise(alike, covariance + (white if covariance.dim() == 1 else white.diag())))
+        shared.append(_Noise(rows, covariance + (white if covariance.dim() == 1 else white.diag())))
     return shared

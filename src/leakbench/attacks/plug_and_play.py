@@ -27,8 +27,8 @@ class Denoising(Part):
     """
 
     levels: int = Field(10, ge=2, description="levels of noise, in geometric progression")
-    highest: float = Field(0.2, gt=0, description="first level: standard deviation, in ranges of a pixel")
-    lowest: float = Field(0.02, gt=0, description="last level")
+    highest: float = Field(0.2, le=TRAINED_ON[1], description="first level: standard deviation, in ranges of a pixel")
+    lowest: float = Field(0.02, ge=TRAINED_ON[0], description="last level")
     evaluations: int = Field(30, ge=1, description="of a search's gradient, at each level but the last")
     last: int | None = Field(
         None, ge=1, description="evaluations at the last level; by default as many as the search has"

@@ -43,9 +43,9 @@ def joined(parts: Sequence[Any]) -> Any:
     return [each for part in parts for each in part]
 
 
-def same_mechanism(mechanisms: Sequence[object]) -> list[list[int]]:
-    """The rows of each mechanism, by identity."""
+def rows_of_each(objects: Sequence[object]) -> list[list[int]]:
+    """The rows of each object, such as a mechanism that several observations share, by identity."""
     rows: dict[int, list[int]] = {}
-    for row, mechanism in enumerate(mechanisms):
-        rows.setdefault(id(mechanism), []).append(row)
+    for row, each in enumerate(objects):
+        rows.setdefault(id(each), []).append(row)
     return list(rows.values())

@@ -24,7 +24,7 @@ from leakbench.attacks.adaptive import Wrapper
 from leakbench.attacks.base import ATTACKS, Grant, Knowledge, Mechanism, Observations, Reconstruction
 from leakbench.attacks.gradient_matching import GradientMatching
 from leakbench.attacks.objectives import NATS
-from leakbench.attacks.rows import same_mechanism
+from leakbench.attacks.rows import rows_of_each
 from leakbench.attacks.straight_through import Candidates
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
@@ -177,7 +177,7 @@ class _Copies:
 
     def _groups(self, candidates: Candidates) -> Iterator[tuple[Mechanism, torch.Tensor, Candidates]]:
         """Mechanisms, with the places of their candidates and these."""
-        groups = same_mechanism([self._mechanisms[row] for row in candidates.rows.tolist()])
+        groups = rows_of_each([self._mechanisms[row] for row in candidates.rows.tolist()])
         for some in groups:
             at = torch.tensor(some, device=candidates.rows.device)
             chosen = candidates if len(groups) == 1 else Candidates(*(part[at] for part in candidates))

@@ -11,7 +11,7 @@ from pydantic import Field
 from leakbench.attacks.adaptive import Wrapper
 from leakbench.attacks.auxiliary import MadeUp, made_up
 from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction
-from leakbench.attacks.rows import joined, same_mechanism
+from leakbench.attacks.rows import joined, rows_of_each
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
@@ -103,7 +103,7 @@ class Tuned(Wrapper):
         choice = [0] * len(observations)
         assert knowledge.mechanism is not None
         for rows, of_clients in zip(
-            same_mechanism(knowledge.mechanism), same_mechanism(clients.knowledge.mechanism or ()), strict=True
+            rows_of_each(knowledge.mechanism), rows_of_each(clients.knowledge.mechanism or ()), strict=True
         ):
             best = int(errors[:, of_clients].mean(dim=1).argmin())
             for row in rows:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from leakbench.attacks.adaptive import Wrapper
 from leakbench.attacks.base import ATTACKS, Grant, Knowledge, Mechanism, Observations, Reconstruction
-from leakbench.attacks.rows import same_mechanism
+from leakbench.attacks.rows import rows_of_each
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
 
@@ -43,7 +43,7 @@ class Undone(Wrapper):
             changed = changed.without_prior()  # the law is that of the images before
         reconstruction = changed.reconstruct(observations, knowledge, streams)
         images = reconstruction.images.clone()
-        for rows in same_mechanism(knowledge.mechanism):
+        for rows in rows_of_each(knowledge.mechanism):
             # The same for all rows, whatever is attacked beside them.
             ways = self._ways(knowledge, knowledge.mechanism[rows[0]], Streams([("undone",)]))
             flat = images[rows].flatten(0, 1).flatten(1)

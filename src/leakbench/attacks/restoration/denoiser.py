@@ -35,7 +35,7 @@ KEPT = 2
 class Residual(nn.Module):
     """A U-Net from noisy and clipped images beside each other to the latter's errors ``[n, C, H, W]``, zero at first.
 
-    That of :mod:`leakbench.attacks.restoration.networks` denoises as well and takes three times as long.
+    On noise of one covariance that of :mod:`leakbench.attacks.restoration.networks` did as well in thrice the time.
 
     Args:
         before: channels of what it sees.
@@ -79,6 +79,9 @@ class Denoiser:
     Args:
         colours: channels of the images, C.
         pixel_range: least and largest value of a pixel, ``[2, C, 1, 1]``.
+
+    Attributes:
+        span: range of a pixel, the mean over channels.
     """
 
     def __init__(self, colours: int, pixel_range: torch.Tensor) -> None:
