@@ -191,7 +191,7 @@ class Adaptive(Wrapper):
         for declared in adaptive or DEFAULT:
             given = dict(declared)
             wrapper = ATTACKS.get(str(given.pop("name", None)), "the defense's declaration 'adaptive'")
-            if self.denoising is not None and "denoising" in given:
+            if self.denoising is not None and "denoising" in wrapper.model_fields:
                 given["denoising"] = self.denoising
             attack = wrapper(**given, **{"attack": attack})
         return attack

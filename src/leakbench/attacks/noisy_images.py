@@ -18,6 +18,9 @@ from leakbench.lazy import torch
 from leakbench.randomness import Streams
 from leakbench.theory.denoising import WhitePrior, posterior_mean
 
+PRIOR = 0.5
+"""Factor of what deviations from denoised images cost, beside that of ``denoising``: found by trial."""
+
 
 @ATTACKS.register("posterior_mean", version=3)
 class PosteriorMean(Wrapper):
@@ -116,7 +119,7 @@ class PosteriorMean(Wrapper):
         for stage in denoising.stages(knowledge):
             flat = stage.denoised(images).flatten(-3)
             for (rows, _), white in zip(noises, spectra, strict=True):
-                flat[rows] = white.posterior_mean(seen[rows], flat[rows], stage.deviation**2)
+                flat[rows] = white.posterior_mean(seen[rows], flat[rows], stage.deviation**2 / PRIOR)
             images = flat.view_as(images)
         return images
 
