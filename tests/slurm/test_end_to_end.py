@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.slurm.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
-FIGURE = "figures/smoke/optimal_defense/fig04.png"
+FIGURE = "figures/smoke/optimal_defense/fig08.png"
 GPU_RULES = ("rule_attack", "rule_train")
 # Two cores are what this must run on, and jobs are short: few at a time, and looked at often.
 FITTED = ["--jobs", "3", "--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "20"]
