@@ -74,6 +74,7 @@ PRESETS = (
 )
 PRESETS_OF_SENTENCES = ("dlg_text", "tag_text", "lamp_cos", "lamp_l1l2")
 FEW_STEPS = {"name": "tag", "iterations": 4}
+FEW_LEVELS = {"levels": 2, "evaluations": 2, "last": 2, "training": 3}
 FEW_REORDERINGS = {
     "iterations": 4,
     "starts": 3,
@@ -126,10 +127,11 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"attack": FEW_STEPS, "outliers": "above", "threshold": 0.1, "value": "mean"},
         {"attack": FEW_STEPS, "layers": ["3"]},
     ],
+    "attack/map": [{"iterations": 3}, {"iterations": 3, "denoising": FEW_LEVELS}],
     "attack/masked": [{"attack": FEW_STEPS}],
     "attack/one_image": [{"attack": FEW_STEPS}],
     "attack/post_processed": [{"attack": FEW_STEPS}],
-    "attack/posterior_mean": [{"attack": FEW_STEPS}],
+    "attack/posterior_mean": [{"attack": FEW_STEPS}, {"attack": FEW_STEPS, "denoising": FEW_LEVELS}],
     "attack/unmixed": [{"attack": FEW_STEPS}],
     "attack/undone": [{"attack": FEW_STEPS, "draws": 2}],
     "attack/ridge_inversion": [{"images": 5, "draws": 2}],
