@@ -46,7 +46,7 @@ STRONGEST = "#D55E00"
 """Colour of the frame around the strongest attack."""
 ATTACKS = "#0072B2"
 """Colour of attacks."""
-LONGEST = 12
+LONGEST = 10
 """Characters of an attack's name that fit above its column; longer ones slant."""
 ROW = 0.19
 """Height of a line of the ranking, in inches."""
