@@ -388,20 +388,16 @@ class TestAdaptive:
             Adaptive(attack=ECHO).against(({"name": "maskd"},))
 
     def test_denoises_as_it_is_told(self) -> None:
-        """The attack inside, if it can, and wrappers that denoise by their declaration; others do not."""
-        declared = ({"name": "posterior_mean", "denoising": {"weight": 0.5}}, {"name": "masked"})
-        denoising = Denoising(levels=3)
+        """The attack inside and declared wrappers, where they can; others as they are."""
+        declared, denoising = ({"name": "posterior_mean"}, {"name": "masked"}), Denoising(levels=3)
         outer = Adaptive(attack=MAP(), denoising=denoising).against(declared)
         assert isinstance(outer, Masked) and isinstance(outer.attack, PosteriorMean)
         assert outer.attack.denoising == denoising and outer.attack.attack == MAP(denoising=denoising)
-        linear = Adaptive(attack=IGOptimalDefense(iterations=5), denoising=denoising).against(
-            [{"name": "posterior_mean"}]
+        ig = IGOptimalDefense(iterations=5)
+        assert Adaptive(attack=ig, denoising=denoising).against([{"name": "posterior_mean"}]) == PosteriorMean(
+            attack=ig, denoising=denoising
         )
-        assert (
-            isinstance(linear, PosteriorMean)
-            and linear.denoising is None
-            and linear.attack == IGOptimalDefense(iterations=5)
-        )
+        assert Adaptive(attack=ig).against([{"name": "posterior_mean"}]) == PosteriorMean(attack=ig)
         assert "denoising" not in Adaptive(attack=MAP()).parameters()
 
 

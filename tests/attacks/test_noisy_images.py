@@ -11,7 +11,7 @@ from tests.attacks.literal import Half
 
 from leakbench.attacks.adaptive import Masked
 from leakbench.attacks.base import Attack, Knowledge, Observations, Reconstruction
-from leakbench.attacks.noisy_images import PosteriorMean
+from leakbench.attacks.noisy_images import PRIOR, PosteriorMean
 from leakbench.attacks.plug_and_play import Denoising
 from leakbench.attacks.presets import IGOptimalDefense
 from leakbench.data.covariance import moments_of
@@ -115,7 +115,7 @@ def test_a_denoiser_does_better_than_the_linear_estimate(observations: Observati
         def found(attack: Attack, known: Knowledge = known) -> torch.Tensor:
             return attack.reconstruct(observations, known, STREAMS).images
 
-        learned = PosteriorMean(attack=Oracle(), error=0, denoising=Denoising(training=200, weight=0.5))
+        learned = PosteriorMean(attack=Oracle(), error=0, denoising=Denoising(training=200))
         assert learned.needs == {"auxiliary_images", "data_noise", "pixel_range"}
         denoised, linear = found(learned), found(PosteriorMean(attack=Oracle(), error=0)).clamp(*bounds)
         before, after = (float((images.clamp(*bounds) - clean).square().mean()) for images in (linear, denoised))
@@ -137,7 +137,7 @@ def test_noisy_images_pull_by_the_size_of_their_noise(
         auxiliary_images=auxiliary,
         data_noise=[noises[0], noises[1], noises[0]],
     )
-    denoising = Denoising(levels=2, highest=0.4, lowest=0.1, weight=0.25)
+    denoising = Denoising(levels=2, highest=0.4, lowest=0.1, weight=0.25 / PRIOR)
     found = PosteriorMean(attack=Oracle(), error=0, denoising=denoising).reconstruct(observations, known, STREAMS)
     first = PosteriorMean(attack=Oracle(), error=0).reconstruct(observations, known, STREAMS).images
     for row, variance in enumerate((0.5, 1.0, 0.5)):

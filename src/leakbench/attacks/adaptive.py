@@ -166,7 +166,7 @@ class Adaptive(Wrapper):
     prior: float = Field(1.0, gt=0, description="factor of the weights of the regularisers of the attack inside")
     iterations: int | None = Field(None, ge=1, description="of the attack inside; its own by default")
     denoising: Denoising | None = Field(
-        None, description="of the attack inside, and of wrappers that denoise; their own by default"
+        None, description="of the attack inside and of declared wrappers, where they can; their own by default"
     )
 
     @model_validator(mode="after")

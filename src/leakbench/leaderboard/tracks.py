@@ -102,7 +102,7 @@ class Track(NamedTuple):
 
 
 TRACKS = (
-    Track("A", 6, "one message about one image, label known, untrained model", "single_undefended", "single"),
+    Track("A", 7, "one message about one image, label known, untrained model", "single_undefended", "single"),
     Track("B", 6, "one message about eight images, labels inferred", "batch_undefended", "batch", ASSIGNED_PSNR),
     Track("C", 6, "one message about one image, label known, along training", "trained_undefended", "trained"),
     Track("D", 6, "two local steps on four images, labels inferred", "local_undefended", "local", ASSIGNED_PSNR),
