@@ -13,7 +13,7 @@ from leakbench.attacks.engine import TrialData
 from leakbench.attacks.gradient_matching import Search
 from leakbench.attacks.image_law import SHARED, SHRINKAGE, ImageLaw
 from leakbench.attacks.most_probable import MAP
-from leakbench.attacks.noisy_images import PosteriorMean
+from leakbench.attacks.noisy_images import PRIOR, PosteriorMean
 from leakbench.attacks.objectives import NATS
 from leakbench.attacks.plug_and_play import Denoising
 from leakbench.attacks.presets import DLG
@@ -203,7 +203,7 @@ def test_what_a_law_searches_for_is_denoised_with_its_noise(problem: Problem, mo
     variance = torch.full((64,), 0.5).double()
     known = replace(problem.knowledge, data_noise=[variance] * 2)
     seen = replace(problem.observations, later=(problem.observations,))
-    inside, denoising = MAP(iterations=5), Denoising(levels=2, highest=0.4, lowest=0.1)
+    inside, denoising = MAP(iterations=5), Denoising(levels=2, highest=0.4, lowest=0.1, weight=1 / PRIOR)
     found = PosteriorMean(attack=inside, denoising=denoising).reconstruct(seen, known, problem.streams)
     assert inside.of_noisy_images is not None and MAP(denoising=denoising).of_noisy_images == MAP().of_noisy_images
     raw = inside.of_noisy_images.reconstruct(seen, known, problem.streams)
