@@ -110,7 +110,7 @@ TRACKS = (
     Track("F", 6, "the sum of four users, an image each, labels inferred", "sum_undefended", "sum", ASSIGNED_PSNR),
     Track(
         "G",
-        4,
+        5,
         "one message about eight images, to a server that changes the model",
         "malicious_undefended",
         "malicious",
@@ -119,7 +119,7 @@ TRACKS = (
     ),
     Track(
         "H",
-        4,
+        5,
         "the sum of four users, eight images each, to a server that changes the model",
         "malicious_sum_undefended",
         "malicious_sum",
