@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BOTH = {"gpu", "turn", "_cores"}
 
 
-@pytest.mark.parametrize("scale", ["smoke", "laptop", "full"])
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "overnight", "full"])
 def test_every_record_is_made_by_the_rule_of_its_kind_alone(scale: str) -> None:
     rules = kind_rules()
     for path, job in Project(ROOT).plan(scale).jobs.items():

@@ -19,8 +19,8 @@ from leakbench.randomness import Streams
 from leakbench.theory.denoising import WhitePrior, posterior_mean
 
 PRIOR = 0.5
-"""Factor of what deviations from denoised images cost, beside that of ``denoising``: in closed form the prior has to
-count less than in a search, as trials on training images showed."""
+"""Factor of what deviations from denoised images cost, beside that of ``denoising``. Ours: given exact noisy images of
+training data, it did best of 0.2 to 1.5 under the natural and the personalized channel."""
 
 
 @ATTACKS.register("posterior_mean", version=3)
