@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS
 from leakbench.jobs.runner import Placement
 from leakbench.lazy import torch
+from leakbench.libraries.compiler import defer_compiler
 from leakbench.models.base import Network, build_network
 from leakbench.models.convnets import SimpleConvNet
 from leakbench.planning.variants import REGISTRIES
@@ -32,6 +32,12 @@ TESTS = Path(__file__).resolve().parent
 
 settings.register_profile("leakbench", deadline=None, derandomize=True)
 settings.load_profile("leakbench")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiler_waits() -> None:
+    """Torch's compiler is imported by tests that compile, and not at the first derivative, as in jobs."""
+    defer_compiler()
 
 
 @pytest.fixture(autouse=True)
@@ -100,9 +106,11 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def rules_of_workflow() -> set[str]:
     """Names of all rules, as Snakemake reads the workflow."""
-    command = [sys.executable, "-m", "snakemake", "--list-rules"]
-    root = Path(__file__).resolve().parents[1]
-    return set(subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.split())
+    from tests.forking import snakemake
+
+    status, output = snakemake(["--list-rules"], TESTS.parent)
+    assert status == 0, output
+    return set(output.split())
 
 
 class FixedSteps(ClientSteps):

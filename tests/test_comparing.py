@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import subprocess
-import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forking import snakemake
 
 from leakbench import comparing
 from leakbench.errors import ConfigError
@@ -193,9 +192,8 @@ def test_snakemake_runs_the_new_cells(root: Path) -> None:
         source = ROOT / name
         shutil.copytree(source, root / name) if source.is_dir() else shutil.copy(source, root)
     record = "results/smoke/optimal_defense/pruning_training/digits16/small/mine/train/all.json"
-    command = ["snakemake", "--cores", "1", "--config", "compare=../mine.py:Mine", "--", record]
-    done = subprocess.run([sys.executable, "-m", *command], cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    status, said = snakemake(["--cores", "1", "--config", "compare=../mine.py:Mine", "--", record], root)
+    assert status == 0, said
     job = json.loads((root / record).read_text())["job"]
     assert job["defense"] == {
         "label": "mine",

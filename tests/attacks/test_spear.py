@@ -92,7 +92,7 @@ def test_one_image_is_that_of_analytic() -> None:
 
 
 def test_a_client_alone_gives_the_same() -> None:
-    images, labels = victims(Digits(size=8), n=20, batch=4)
+    images, labels = victims(Digits(size=8), n=20, batch=3)
     seen = observe(build_network(MLP(width=100), (1, 8, 8), 10, seed=0), images, labels)
     together = attack(seen)
     alone = Observations(seen.network, seen.parameters, seen.gradients[18:19], seen.batch_shape)

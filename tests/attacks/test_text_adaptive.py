@@ -273,7 +273,7 @@ def test_cdpa_stops_those_alone_who_do_not_look_at_its_bits() -> None:
     At the paper's p of 0.999 the flips do not even stop the naive attacker on so small a model; here it is 0.9.
     """
     one = case(3, layers=2, width=32, confidence=6.0, gain=1.0)
-    message, attack = sent(one, p=0.9), matching(CosinePerTensor(), 200)
+    message, attack = sent(one, p=0.9), matching(CosinePerTensor(), 120)
     seen = one.observed(message.view(), marked=message.marked, coded=message.coded)
     naive = one.recovered(attack, seen)
     cleared = one.recovered(ClearedBits(attack=attack, decimals=5, positions=(5, 6)), seen)

@@ -67,7 +67,7 @@ def raises():
 def nothing():
     return 3
 """
-SEARCH = ("--iterations", "200", "--restarts", "2")
+SEARCH = ("--iterations", "100", "--restarts", "2")
 
 
 @dataclass
@@ -199,7 +199,8 @@ def test_batch_norm_is_repeated_as_the_client_had_it(tmp_path: Path, mode: str) 
 
 def test_defenses_that_help_are_named(tmp_path: Path) -> None:
     client = Client(tmp_path, "smooth", batch=1)
-    assert main([*client.captured(), "--iterations", "30", "--defenses", "--truth", str(tmp_path / "truth")]) == 0
+    short = ("--iterations", "20", "--restarts", "1")
+    assert main([*client.captured(), *short, "--defenses", "--truth", str(tmp_path / "truth")]) == 0
     rows = {row.name: row for row in client.record.behind}
     weak, strong = (rows[f"Gaussian noise, {part:g} of the update's RMS"] for part in (0.01, 1))
     assert weak.nearness is not None and strong.nearness is not None and weak.nearness > strong.nearness

@@ -33,7 +33,7 @@ def run(example: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *further: s
 
 
 def test_plain_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = run("audit_plain_torch.py", tmp_path, monkeypatch, "--iterations", "60", "--restarts", "1")
+    record = run("audit_plain_torch.py", tmp_path, monkeypatch, "--iterations", "45", "--restarts", "1")
     assert record.best is not None and record.best.level == "exact"
     assert len(record.behind) == 9
 

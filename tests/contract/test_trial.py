@@ -70,7 +70,7 @@ def test_an_attacker_who_fails_everywhere(answer: Answer) -> None:
     assert row["verdict"] == "wrong" and "(imputed) diverges on every digit" in row["message"]
 
 
-@pytest.mark.parametrize("adaptive", ["()", "({'name': 'robust'},)"])
+@pytest.mark.parametrize("adaptive", ["()", "({'name': 'robust', 'iterations': 150},)"])
 def test_attackers_who_see_as_much(answer: Answer, adaptive: str) -> None:
     """The default, who simulates the defense, and one who looks for coordinates that stay far off."""
     assert answer(adaptive) == {"component": "bare", "check": "under-attacked", "verdict": "ok", "message": ""}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.docs.test_documented_commands import ROOT, blocks
+from tests.docs.test_documented_commands import run as of_documentation
 
 from leakbench.cli import main
 from leakbench.contract.trial import trial
@@ -45,11 +44,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def run(command: str, folder: Path, *more: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", *shlex.split(command), *more], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return of_documentation([*shlex.split(command), *more], folder)
 
 
 def commands() -> list[str]:

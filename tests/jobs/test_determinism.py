@@ -45,7 +45,7 @@ CASES = [
 
 
 def job_of(kind: JobKind, attack: type[Attack], scales: list[float], seeds: tuple[int, ...]) -> Job:
-    images: Variant[Dataset] = Variant("digits", Digits, {"size": 16}, {})
+    images: Variant[Dataset] = Variant("digits", Digits, {"size": 8}, {})
     texts: Variant[Dataset] = Variant("text", FixedText, {}, {})
     convolutional: Variant[Model] = Variant("convolutional", SimpleConvNet, {"width": 4}, {})
     on_features: Variant[Model] = Variant("on_features", MLP, {"width": 6}, {})

@@ -7,8 +7,6 @@ import gzip
 import hashlib
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.conftest import registries_as_they_were
+from tests.forking import run_module
 
 from leakbench.errors import ConfigError
 from leakbench.leaderboard import submission
@@ -98,10 +97,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def leakbench(checkout: Path, *words: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "leakbench", *words], cwd=checkout, capture_output=True, text=True, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
+    return run_module("leakbench", words, checkout)
 
 
 @pytest.fixture(scope="module")

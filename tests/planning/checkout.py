@@ -15,6 +15,7 @@ import yaml
 from leakbench.errors import ConfigError
 from leakbench.jobs.base import Job
 from leakbench.paper_folders import paper_folders
+from leakbench.planning.layers import read_yaml
 from leakbench.planning.project import Project
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,11 +46,11 @@ class Checkout:
     def edit(self, file: str, change: Change) -> None:
         """Change the content of a YAML file, which is made if it is missing."""
         path = self.root / file
-        content = yaml.safe_load(path.read_text()) if path.is_file() else {}
+        content = read_yaml(path) if path.is_file() else {}
         content = json.loads(json.dumps(content))  # anchors become copies
         change(content)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(yaml.safe_dump(content, sort_keys=False))
+        path.write_text(yaml.dump(content, Dumper=yaml.CSafeDumper, sort_keys=False))
 
     def jobs(self, scale: str = "smoke", **overrides: Any) -> dict[str, Job]:
         return Project(self.root, overrides).plan(scale).jobs

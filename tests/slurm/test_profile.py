@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from tests.forking import snakemake
+from tests.workflow.conftest import JOB, OUTPUT
+from tests.workflow.test_dry_runs import check_counts
 
 from leakbench.jobs.base import JOB_KINDS
 from leakbench.planning.project import Project
@@ -109,11 +112,9 @@ def test_account_and_partition_come_from_the_environment_or_not_at_all(
 
 def dry_run(*arguments: str) -> list[tuple[str, str]]:
     """What Snakemake would run, from the repository root: rules, and what is printed of their jobs."""
-    command = [sys.executable, "-m", "snakemake", "--dry-run", "--forceall", "--nocolor", *arguments]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    output = result.stdout + result.stderr
-    assert result.returncode == 0, output
-    return re.findall(r"^(?:local)?rule (\w+):\n((?: .*\n)+)", output, re.M)
+    status, output = snakemake(["--dry-run", "--forceall", "--nocolor", *arguments], ROOT)
+    assert status == 0, output
+    return JOB.findall(re.sub(r"^ {4}(?=rule| {4})", "", output, flags=re.M))  # members of a group stand further in
 
 
 def test_dry_run_with_the_profile_plans_the_full_scale_with_gpus() -> None:
@@ -128,7 +129,8 @@ def test_dry_run_with_the_profile_plans_the_full_scale_with_gpus() -> None:
         else:
             assert "gpu" not in asked, block
         assert "/smoke/" not in block.replace("published/smoke/", "")
-    assert any("/full/" in block for _, block in blocks)
+    outputs = [(rule, OUTPUT.search(block)) for rule, block in blocks]
+    check_counts(ROOT, "full", {output[1]: rule for rule, output in outputs if output})
 
 
 def test_dry_run_without_the_profile_asks_for_neither_gpus_nor_turns() -> None:
@@ -138,7 +140,7 @@ def test_dry_run_without_the_profile_asks_for_neither_gpus_nor_turns() -> None:
     assert not [block for _, block in blocks if re.search(r"\b(gpu|turn)=", block)]
 
 
-# One rule of each kind. The jobs themselves are played by JOB below: the end-to-end test runs real ones.
+# One rule of each kind. The jobs themselves are played by PLAYED below: the end-to-end test runs real ones.
 SNAKEFILE = """
 from leakbench.workflow.kinds import kind_rules
 
@@ -181,7 +183,7 @@ rule tabulate:
 """
 
 # Makes the outputs; the first attempt of the attack fails.
-JOB = """
+PLAYED = """
 case $FAKESLURM_COMMENT in
     rule_attack) [ -e tried ] || { touch tried; exit 1; }; touch cell.json;;
     rule_inventory) touch inventory.json;;
@@ -196,7 +198,7 @@ def test_what_sbatch_is_asked_for(tmp_path: Path, fake_slurm: FakeSlurm) -> None
     shutil.copytree(PROFILE.parent, work / "slurm")
     (work / "Snakefile").write_text(SNAKEFILE)
     (fake_slurm.state / "accounts").write_text("lab-7")
-    (fake_slurm.state / "instead").write_text(JOB)
+    (fake_slurm.state / "instead").write_text(PLAYED)
     chosen = {"SLURM_ACCOUNT": "lab-7", "SLURM_GPU_PARTITION": "gpu", "SLURM_GPU_MODEL": "a100"}
     chosen["SLURM_GPU_CONSTRAINT"] = "80gb"
     quick = ["--slurm-init-seconds-before-status-checks", "1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,10 +22,10 @@ PAPERS = Project(ROOT).settings.papers
 SCORECARD = "scorecard.html"
 
 
-def closed_form(checkout: Checkout, scale: str, paper: str) -> Counter[str]:
+def closed_form(root: Path, scale: str, paper: str) -> Counter[str]:
     """How many jobs the configuration of a paper stands for, by multiplying the lengths of its lists."""
     counts: Counter[str] = Counter(judge=bool(claims_of(paper)))
-    plan = Project(checkout.root, {"papers": [paper]}).plan(scale)
+    plan = Project(root, {"papers": [paper]}).plan(scale)
     for entry in artifacts_at(plan):
         counts["draw" if entry.kind == "figure" else "tabulate"] += 1
     for spec in plan.papers[paper].experiments.values():
@@ -39,17 +40,23 @@ def closed_form(checkout: Checkout, scale: str, paper: str) -> Counter[str]:
     return counts
 
 
-@pytest.mark.parametrize("scale", ["smoke", "laptop", "overnight", "full"])
-def test_counts_follow_from_the_configuration(untouched: Checkout, scale: str) -> None:
-    run = untouched.make("--dry-run", "--config", f"scale={scale}", f"papers=[{','.join(PAPERS)}]")
+def check_counts(root: Path, scale: str, jobs: Mapping[str, str]) -> None:
+    """The announced jobs, rules by first output, are those that the configuration stands for."""
     found: dict[str, Counter[str]] = {paper: Counter() for paper in PAPERS}
     found[SCORECARD] = Counter()
-    for path, rule in run.jobs.items():
+    for path, rule in jobs.items():
         found[path.split("/")[2]][rule] += 1
     assert found.pop(SCORECARD) == {"scorecard": 1}
-    assert found == {paper: closed_form(untouched, scale, paper) for paper in PAPERS}
-    planned = Project(untouched.root, {"papers": PAPERS}).plan(scale).jobs
-    assert {path for path in run.jobs if path.endswith(".json")} == planned.keys()
+    assert found == {paper: closed_form(root, scale, paper) for paper in PAPERS}
+    planned = Project(root, {"papers": PAPERS}).plan(scale).jobs
+    assert {path for path in jobs if path.endswith(".json")} == planned.keys()
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "overnight"])
+def test_counts_follow_from_the_configuration(untouched: Checkout, scale: str) -> None:
+    """Those of ``full``: tests/slurm/test_profile.py."""
+    run = untouched.make("--dry-run", "--config", f"scale={scale}", f"papers=[{','.join(PAPERS)}]")
+    check_counts(untouched.root, scale, run.jobs)
 
 
 def test_a_merge_asks_for_the_undefended_records_of_its_gates_only(untouched: Checkout) -> None:

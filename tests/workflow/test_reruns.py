@@ -49,7 +49,7 @@ def downstream(*experiments: str) -> set[str]:
 def test_everything_is_made(finished: Finished) -> None:
     root = finished.checkout.root
     flow = Workflow(root, {})
-    jobs = closed_form(finished.checkout, "tiny", "optimal_defense") + Counter(scorecard=1)
+    jobs = closed_form(finished.checkout.root, "tiny", "optimal_defense") + Counter(scorecard=1)
     records = sum(jobs[kind] for kind in ("attack", "train", "fisher", "inventory", "plotted_noise"))
     assert len(flow.targets()) == 3 * (jobs["draw"] + jobs["tabulate"] + jobs["judge"]) + jobs["scorecard"] + records
     for path in flow.targets():

@@ -9,6 +9,7 @@ from typing import Any
 from leakbench.contract import attacks, data_and_models, defenses
 from leakbench.contract.check import Answer, Case, Checks, about_classes
 from leakbench.errors import ConfigError
+from leakbench.jobs.runner import Placement
 from leakbench.planning.project import Project
 from leakbench.planning.variants import REGISTRIES
 from leakbench.plugins import load_plugin
@@ -103,6 +104,7 @@ def check_component(
         given: parameters to check with; required ones that are missing get a plain value.
         quick: leave out the checks that train or attack, and those of how the class is written.
     """
+    Placement("cpu").resolve()  # one thread, as jobs have: several cost more than they gain on what is so small
     checks, case_of = KINDS[kind]
     if not quick:
         yield from about_classes.answers(component.name, component)

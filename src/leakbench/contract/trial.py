@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakbench.attacks.adaptive import Adaptive
 from leakbench.attacks.base import ATTACKS, Attack
+from leakbench.attacks.bits import Averaged
 from leakbench.attacks.presets import DLGWolfe, IGOptimalDefense
 from leakbench.attacks.reference import MeanImage
 from leakbench.contract.check import NotAsked
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from leakbench.report.inference import Array
 
 SEEDS, SIDE = 8, 8
+MESSAGES = 4
+"""Sent of each digit where the declared attacker averages; else there is one."""
 DENOISING = {"training": 200}
 """Denoising by wrappers: the network learns small images fast."""
 METRIC = "psnr"
@@ -87,13 +90,14 @@ def _psnr(defense: type[Defense], given: Mapping[str, Any], attack: Variant[Atta
     Raises:
         NotAsked: it cannot run.
     """
+    averages = any(each["name"] == Averaged.name for each in defense(**given).adaptive)
     kind = AttackJob(
         clients=1,
         batch_size=1,
         seeds=SEEDS,
         victims="distinct",
         auxiliary=64,
-        messages=4,
+        messages=MESSAGES if averages else 1,
         knowledge=("labels", "pixel_range", "auxiliary_images", "noise_variance", "data_noise", "mechanism"),
     )
     job = Job(

@@ -30,27 +30,27 @@ def over_seeds(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """
     from scipy.special import stdtrit  # Student's quantile; importing scipy.stats takes a second
 
-    keys = list(by)
-    values = frame.groupby([*keys, "seed"], dropna=False)["value"]
-    per_seed = pd.DataFrame({"mean": values.mean(), "lost": values.size() - values.count()})
-    groups = per_seed.reset_index().groupby(keys, dropna=False)
-    means = groups["mean"]
-    result = pd.DataFrame(
-        {
-            "mean": means.mean(),
-            "low": means.min(),
-            "high": means.max(),
-            "std": means.std(),
-            "seeds": means.count(),
-            "lost": groups["lost"].sum(),
-        }
+    values = frame.groupby([*by, "seed"], dropna=False)["value"]
+    of_seed = values.mean()
+    lost = (values.size() - values.count()).to_numpy()
+    # Groups are runs of the sorted index: to group by its columns once more would take three times as long.
+    columns = of_seed.droplevel("seed").index
+    first = ~columns.duplicated()
+    runs = np.cumsum(first)
+    means = of_seed.reset_index(drop=True).groupby(runs)
+    mean, low, high, seeds = (each.to_numpy() for each in (means.mean(), means.min(), means.max(), means.count()))
+    half = stdtrit(np.maximum(seeds - 1, 1), 0.5 + CONFIDENCE / 2) * means.std().to_numpy() / np.sqrt(seeds)
+    return (
+        columns[first]
+        .to_frame(index=False)
+        .assign(
+            mean=mean,
+            low=np.where(seeds > 2, mean - half, low),
+            high=np.where(seeds > 2, mean + half, high),
+            seeds=seeds,
+            lost=np.bincount(runs - 1, lost, minlength=first.sum()).astype(int),
+        )
     )
-    quantile = stdtrit(np.maximum(result["seeds"] - 1, 1), 0.5 + CONFIDENCE / 2)
-    half = quantile * result["std"] / np.sqrt(result["seeds"])
-    several = result["seeds"] > 2
-    result["low"] = result["low"].mask(several, result["mean"] - half)
-    result["high"] = result["high"].mask(several, result["mean"] + half)
-    return result.drop(columns="std").reset_index()
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -48,7 +48,7 @@ def setting_columns(frame: pd.DataFrame) -> list[str]:
 
 def cells_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
     """Data sets with models of a tidy table, in its order."""
-    return list(dict.fromkeys(zip(frame["dataset"], frame["model"], strict=True)))
+    return list(frame[["dataset", "model"]].drop_duplicates().itertuples(index=False, name=None))
 
 
 def of_cell(frame: pd.DataFrame, dataset: str, model: str) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import cast
 
 from leakbench.errors import Infeasible
@@ -137,6 +138,7 @@ def table_s1(_: Tables) -> pd.DataFrame:
     )
 
 
+@cache
 def levels() -> list[tuple[str, Accounting, int, dict[float, float]]]:
     """Name, accounting, rounds, and sigma^2 by epsilon, in the order of Table S1."""
     rows = []
