@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -106,11 +107,8 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def rules_of_workflow() -> set[str]:
     """Names of all rules, as Snakemake reads the workflow."""
-    from tests.forking import snakemake
-
-    status, output = snakemake(["--list-rules"], TESTS.parent)
-    assert status == 0, output
-    return set(output.split())
+    command = [sys.executable, "-m", "snakemake", "--list-rules"]
+    return set(subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=True).stdout.split())
 
 
 class FixedSteps(ClientSteps):
