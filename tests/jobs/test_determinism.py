@@ -87,7 +87,7 @@ def _memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(limits) > 10
     if request.param == "little memory":
         for module, constant, value in limits:
-            monkeypatch.setattr(module, constant, max(1, value // 1_000))
+            monkeypatch.setattr(module, constant, max(1, value // 4_000))
 
 
 @pytest.mark.usefixtures("_memory")

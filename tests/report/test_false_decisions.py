@@ -7,7 +7,7 @@ import math
 import pytest
 from benchmarks.false_decisions import EFFECTS, decided_now, rate_under, rates, rates_of_the_least
 
-TRIALS = 160
+TRIALS = 250
 ERROR = math.sqrt(0.05 * 0.95 / TRIALS)
 
 

@@ -139,7 +139,7 @@ def table_s1(_: Tables) -> pd.DataFrame:
 
 
 @cache
-def levels() -> list[tuple[str, Accounting, int, dict[float, float]]]:
+def levels() -> tuple[tuple[str, Accounting, int, dict[float, float]], ...]:
     """Name, accounting, rounds, and sigma^2 by epsilon, in the order of Table S1."""
     rows = []
     for accounting, rounds, mechanisms in LEVELS:
@@ -150,7 +150,7 @@ def levels() -> list[tuple[str, Accounting, int, dict[float, float]]]:
                 for epsilon in EPSILONS
             }
             rows.append((NAMES[mechanism, form], accounting, rounds, variances))
-    return rows
+    return tuple(rows)
 
 
 @table(
